@@ -1,0 +1,70 @@
+/* Shared memory: seals hold against the other side of a mapping, and hostile descriptors are refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "okv/base/region.h"
+
+static void a_reader_sees_the_writers_bytes_and_cannot_map_for_writing(void **state)
+{
+	(void)state;
+	struct okv_region writer, reader;
+	struct okv_reason reason;
+
+	assert_int_equal(okv_region_create("okv-test", 10000, &writer, &reason), OKV_OK);
+	assert_int_equal(writer.size, 12288);
+	assert_int_equal(okv_region_seal_for_readers(&writer, &reason), OKV_OK);
+	assert_int_equal(okv_region_populate(&writer, 4096, 8192, &reason), OKV_OK);
+	memcpy(writer.base + 5000, "kv", 2);
+
+	assert_int_equal(okv_region_open(dup(writer.fd), 12288, false, &reader, &reason), OKV_OK);
+	assert_memory_equal(reader.base + 5000, "kv", 2);
+	okv_region_close(&reader);
+
+	assert_int_equal(okv_region_open(dup(writer.fd), 12288, true, &reader, &reason), OKV_ERR_PERMISSION);
+	assert_int_equal(ftruncate(writer.fd, 4096), -1);
+	okv_region_close(&writer);
+	okv_region_close(&writer); /* closing twice is harmless */
+}
+
+static void a_descriptor_that_lies_about_its_size_is_refused(void **state)
+{
+	(void)state;
+	struct okv_region region, opened;
+	struct okv_reason reason;
+
+	assert_int_equal(okv_region_create("okv-test", 4096, &region, &reason), OKV_OK);
+	assert_int_equal(okv_region_open(dup(region.fd), 8192, false, &opened, &reason), OKV_ERR_INVALID);
+	okv_region_close(&region);
+}
+
+static void a_descriptor_that_can_shrink_is_refused(void **state)
+{
+	(void)state;
+	struct okv_region opened;
+	struct okv_reason reason;
+	int fd = memfd_create("okv-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_int_equal(ftruncate(fd, 4096), 0);
+	assert_int_equal(okv_region_open(fd, 4096, false, &opened, &reason), OKV_ERR_INVALID);
+	assert_int_equal(okv_region_open(dup(0), 4096, false, &opened, &reason), OKV_ERR_INVALID);
+	assert_int_equal(okv_region_create("okv-test", 0, &opened, &reason), OKV_ERR_INVALID);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_reader_sees_the_writers_bytes_and_cannot_map_for_writing),
+		cmocka_unit_test(a_descriptor_that_lies_about_its_size_is_refused),
+		cmocka_unit_test(a_descriptor_that_can_shrink_is_refused),
+	};
+	return cmocka_run_group_tests_name("base_region", tests, NULL, NULL);
+}
