@@ -55,10 +55,10 @@ size_t okv_key_encode(const struct okv_materialisation_key *key, uint8_t *ret_by
 {
 	struct okv_writer writer = okv_writer_of(ret_bytes, OKV_KEY_ENCODED_MAX);
 
-	for (uint16_t i = 0; i < FIELDS; i++) {
+	for (int i = 0; i < FIELDS; i++) {
 		uint32_t size = field_bytes(key, &fields[i]);
 
-		okv_write_u16(&writer, i);
+		okv_write_u16(&writer, (uint16_t)i);
 		okv_write_u32(&writer, size);
 		okv_write_bytes(&writer, field_of(key, &fields[i]), size);
 	}
@@ -89,8 +89,8 @@ enum okv_status okv_key_decode(const uint8_t *bytes, size_t size, struct okv_mat
 	struct okv_materialisation_key key = {0};
 	struct okv_reader reader = okv_reader_of(bytes, size);
 
-	for (uint16_t i = 0; i < FIELDS; i++) {
-		enum okv_status status = decode_field(&reader, i, &key, reason);
+	for (int i = 0; i < FIELDS; i++) {
+		enum okv_status status = decode_field(&reader, (uint16_t)i, &key, reason);
 
 		if (status != OKV_OK)
 			return status;
