@@ -10,10 +10,14 @@ configure() {
 	"$root/scripts/quietly.sh" "configuring build-$kind" meson setup "$@" "$folder" "$root"
 }
 
+case $kind in
+asan | fuzz) "$root/scripts/setup.sh" clang ;;
+esac
 if [ ! -f "$folder/build.ninja" ]; then
 	case $kind in
 	release) configure ;;
-	asan) configure -Db_sanitize=address,undefined -Db_lundef=false ;;
+	# clang, so that both compilers build everything, and its two sanitizers write into one report
+	asan) CC=clang configure -Db_sanitize=address,undefined -Db_lundef=false ;;
 	tsan) configure -Db_sanitize=thread -Db_lundef=false ;;
 	fuzz) CC=clang configure -Dfuzzer=true -Db_sanitize=address,undefined -Db_lundef=false ;;
 	*)

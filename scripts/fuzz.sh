@@ -1,6 +1,5 @@
 #!/bin/sh
-# fuzz.sh [TARGET [SECONDS]]: builds with libFuzzer, installing it if need be, and runs one target
-# or each of them.
+# fuzz.sh [TARGET [SECONDS]]: builds with libFuzzer and runs one target, or each of them.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 targets=$(cd "$root" && ls src/*/fuzz/fuzz_*.c 2>/dev/null | sed 's|.*/fuzz_||; s|\.c$||')
@@ -23,7 +22,7 @@ else
 fi
 [ $# -gt 0 ] || exit 0
 
-"$root/scripts/setup.sh" build fuzz
+"$root/scripts/setup.sh" build
 "$root/scripts/build.sh" fuzz $(printf 'fuzz_%s ' "$@")
 failed=
 for target in "$@"; do

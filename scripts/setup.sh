@@ -11,7 +11,7 @@ packages_of() {
 		libjansson-dev libpcre2-dev libutf8proc-dev python3 python3-venv ca-certificates ;;
 	bench) echo redis-server ;;
 	lint) echo clang-format clang-tidy git ;;
-	fuzz) echo clang libclang-rt-14-dev ;;
+	clang) echo clang libclang-rt-14-dev llvm ;;
 	esac
 }
 
@@ -79,11 +79,11 @@ install_model() {
 
 for part in "$@"; do
 	case $part in
-	build | lint | fuzz) install_packages "$part" ;;
+	build | lint | clang) install_packages "$part" ;;
 	bench) install_packages bench && install_python bench ;;
 	test) install_python pip && install_python test ;;
 	model) install_model ;;
-	all) "$0" build model test bench lint fuzz ;;
-	*) fail "no part '$part'; there are build, model, test, bench, lint, fuzz and all" ;;
+	all) "$0" build model test bench lint clang ;;
+	*) fail "no part '$part'; there are build, model, test, bench, lint, clang and all" ;;
 	esac
 done

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ SORTS = ("unit", "fuzz", "concurrent")
 FOLDERS = ("layering", "tooling", "blackbox")
 BUILD_WORDS = {"release": "release", "asan": "ASan+UBSan", "tsan": "TSan"}
 SANITIZER_OPTIONS = {
-    "ASAN_OPTIONS": "abort_on_error=0:detect_stack_use_after_return=1:strict_string_checks=1",
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
@@ -183,6 +184,12 @@ def run_python_tests(folder, build, expression):
         command += ["-k", expression]
     environment = os.environ | SANITIZER_OPTIONS | {
         "ORBITKV_BIN": str(ROOT / f"build-{build}" / "orbitkv"), "ORBITKV_BUILD": build}
+    # Reports go to files, where tests/conftest.py finds them whoever started the process that wrote one.
+    reports = ROOT / f"build-{build}" / "sanitizer-reports"
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir()
+    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS"):
+        environment[name] += f":log_path={reports}/report"
     try:
         done = subprocess.run(command + [ROOT / "tests" / folder], cwd=ROOT, stdin=subprocess.DEVNULL, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
