@@ -227,11 +227,13 @@ enum okv_status okv_json_i64(const struct okv_json_at *at, int64_t min, int64_t 
 
 	if (json_is_integer(node)) {
 		value = json_integer_value(node);
-	} else if (json_is_real(node) && rint(json_real_value(node)) == json_real_value(node) &&
-		   fabs(json_real_value(node)) <= 9007199254740992.0) {
-		value = (int64_t)json_real_value(node); /* some writers send 5 as 5.0; exact below 2^53 */
 	} else {
-		return refuse_kind(at, "a whole number", reason);
+		/* Some writers send 5 as 5.0; exact below 2^53. */
+		double real = json_real_value(node); /* 0 for any other kind */
+
+		value = fabs(real) <= 9007199254740992.0 ? (int64_t)real : 0;
+		if (!json_is_real(node) || (double)value != real)
+			return refuse_kind(at, "a whole number", reason);
 	}
 	if (value < min || value > max)
 		return refuse_range(at, (double)min, (double)max, reason);

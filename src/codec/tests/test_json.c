@@ -98,6 +98,12 @@ static void refusals_name_the_place(void **state)
 	assert_int_equal(okv_json_expect(&root, OKV_JSON_ARRAY, &reason), OKV_ERR_INVALID);
 	assert_string_equal(reason.text, "the request must be a list, but is an object");
 	okv_json_destroy(json);
+	for (const char *const *bad = (const char *const[]){"2.5", "1e300", "true", "\"5\"", NULL}; *bad; bad++) {
+		json = parsed(*bad);
+		root = okv_json_root(json);
+		assert_int_equal(okv_json_i64(&root, INT64_MIN, INT64_MAX, &whole, &reason), OKV_ERR_INVALID);
+		okv_json_destroy(json);
+	}
 }
 
 static void malformed_text_is_refused(void **state)

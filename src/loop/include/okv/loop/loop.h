@@ -36,7 +36,7 @@ void okv_loop_destroy(struct okv_loop *loop);
 void okv_loop_run(struct okv_loop *loop);
 /* One turn without waiting: what is ready now, the tasks posted by now, the timers due now. */
 void okv_loop_turn(struct okv_loop *loop);
-/* Any thread. run() returns after the current callback; a stop before run() makes that run return at once. */
+/* Any thread. run() returns after the current turn; a stop before run() makes that run return at once. */
 void okv_loop_stop(struct okv_loop *loop);
 
 uint64_t okv_loop_now_ns(const struct okv_loop *loop);
