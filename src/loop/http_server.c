@@ -15,32 +15,39 @@ enum {
 	DEFAULT_IDLE_S = 75,
 };
 
-static enum okv_status read_address(const struct okv_http_options *options, struct sockaddr_storage *ret_address,
-				    socklen_t *ret_size, struct okv_reason *reason)
-{
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(options->port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(options->port)};
+union address {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
 
-	if (inet_pton(AF_INET, options->address, &v4.sin_addr) == 1) {
-		memcpy(ret_address, &v4, sizeof(v4));
-		*ret_size = sizeof(v4);
-		return OKV_OK;
-	}
-	if (inet_pton(AF_INET6, options->address, &v6.sin6_addr) == 1) {
-		memcpy(ret_address, &v6, sizeof(v6));
-		*ret_size = sizeof(v6);
-		return OKV_OK;
-	}
-	return okv_refuse(reason, OKV_ERR_INVALID, "address",
-			  "%.80s is not a numeric address to listen on; give one such as 127.0.0.1 or ::1",
-			  options->address);
+static enum okv_status read_address(const struct okv_http_options *options, union address *ret_address,
+				    struct okv_reason *reason)
+{
+	union address v4 = {.v4 = {.sin_family = AF_INET, .sin_port = htons(options->port)}};
+	union address v6 = {.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(options->port)}};
+
+	if (inet_pton(AF_INET, options->address, &v4.v4.sin_addr) == 1)
+		*ret_address = v4;
+	else if (inet_pton(AF_INET6, options->address, &v6.v6.sin6_addr) == 1)
+		*ret_address = v6;
+	else
+		return okv_refuse(reason, OKV_ERR_INVALID, "address",
+				  "%.80s is not a numeric address to listen on; give one such as 127.0.0.1 or ::1",
+				  options->address);
+	return OKV_OK;
+}
+
+static socklen_t size_of(const union address *address)
+{
+	return address->any.sa_family == AF_INET ? sizeof(address->v4) : sizeof(address->v6);
 }
 
 static enum okv_status refuse_listening(const struct okv_http_options *options, int error, struct okv_reason *reason)
 {
 	if (error == EADDRINUSE)
 		return okv_refuse(reason, OKV_ERR_EXISTS, "port",
-				  "port %u of %.80s is taken by another program; stop it, choose another port, or "
+				  "port %u of %.80s is in use by another program; stop it, choose another port, or "
 				  "give 0 to let the system choose",
 				  options->port, options->address);
 	if (error == EACCES)
@@ -55,22 +62,21 @@ static enum okv_status refuse_listening(const struct okv_http_options *options, 
 
 static enum okv_status listen_on(struct okv_http_server *server, struct okv_reason *reason)
 {
-	struct sockaddr_storage address = {0};
-	socklen_t size = 0;
+	union address address = {0};
+	socklen_t size = sizeof(address);
 	int on = 1;
-	enum okv_status status = read_address(&server->options, &address, &size, reason);
+	enum okv_status status = read_address(&server->options, &address, reason);
 
 	if (status != OKV_OK)
 		return status;
-	server->fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	server->fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (server->fd < 0)
 		return refuse_listening(&server->options, errno, reason);
 	if (setsockopt(server->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-	    bind(server->fd, (struct sockaddr *)&address, size) != 0 || listen(server->fd, SOMAXCONN) != 0 ||
-	    getsockname(server->fd, (struct sockaddr *)&address, &size) != 0)
+	    bind(server->fd, &address.any, size_of(&address)) != 0 || listen(server->fd, SOMAXCONN) != 0 ||
+	    getsockname(server->fd, &address.any, &size) != 0)
 		return refuse_listening(&server->options, errno, reason);
-	server->port = ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
-							  : ((struct sockaddr_in6 *)&address)->sin6_port);
+	server->port = ntohs(address.any.sa_family == AF_INET ? address.v4.sin_port : address.v6.sin6_port);
 	return OKV_OK;
 }
 

@@ -106,8 +106,8 @@ static int close_server(void **state)
 
 struct client {
 	struct fixture *fixture;
-	int fd;
 	struct okv_buf got;
+	int fd;
 	bool ended; /* the server closed */
 };
 
