@@ -82,7 +82,7 @@ OKV_MUST_CHECK enum okv_status okv_gguf_bool(const struct okv_gguf *gguf, const 
 OKV_MUST_CHECK enum okv_status okv_gguf_string(const struct okv_gguf *gguf, const char *key,
 					       struct okv_bytes *ret_value, struct okv_reason *reason);
 
-/* Arrays by key, with their element type checked. String elements are read by okv_gguf_array_string. */
+/* Arrays by key, with their element type checked. */
 struct okv_gguf_array {
 	enum okv_gguf_type type;
 	uint64_t count;
@@ -92,6 +92,7 @@ struct okv_gguf_array {
 OKV_MUST_CHECK enum okv_status okv_gguf_array(const struct okv_gguf *gguf, const char *key, enum okv_gguf_type type,
 					      struct okv_gguf_array *ret_array, struct okv_reason *reason);
 
+/* Tensors stand in name order (bytewise). `data` is aligned to 8 bytes at least. */
 size_t okv_gguf_tensor_count(const struct okv_gguf *gguf);
 const struct okv_gguf_tensor *okv_gguf_tensor_at(const struct okv_gguf *gguf, size_t index);
 /* NULL if there is none of that name. */

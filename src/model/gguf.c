@@ -1,0 +1,378 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gguf_object.h"
+
+#define HUGE_PAGE_BYTES (2u << 20)
+/* One read() moves at most this much, below the kernel's own limit of about 2 GiB. */
+#define READ_BYTES (256u << 20)
+
+static uint64_t machine_memory(void)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+}
+
+static enum okv_status allocate(size_t size, struct okv_gguf **ret_gguf, struct okv_reason *reason)
+{
+	struct okv_gguf *gguf = calloc(1, sizeof(*gguf));
+	void *bytes = NULL;
+
+	if (!gguf || posix_memalign(&bytes, size >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64, size ? size : 1) != 0) {
+		free(gguf);
+		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "model", "%zu bytes for the model file cannot be had",
+				  size);
+	}
+	if (size >= HUGE_PAGE_BYTES)
+		(void)madvise(bytes, size, MADV_HUGEPAGE); /* advice: a kernel without it is only slower */
+	gguf->bytes = bytes;
+	gguf->size = size;
+	*ret_gguf = gguf;
+	return OKV_OK;
+}
+
+static enum okv_status read_whole(int fd, uint8_t *bytes, size_t size, struct okv_reason *reason)
+{
+	size_t got = 0;
+
+	while (got < size) {
+		size_t want = size - got < READ_BYTES ? size - got : READ_BYTES;
+		ssize_t count = read(fd, bytes + got, want);
+
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count < 0)
+			return okv_refuse(reason, OKV_ERR_IO, "model", "reading stopped after %zu bytes: %s", got,
+					  strerror(errno));
+		if (count == 0)
+			return okv_refuse(reason, OKV_ERR_INVALID, "model",
+					  "the file shrank to %zu bytes while it was read; wait until it is written",
+					  got);
+		got += (size_t)count;
+	}
+	return OKV_OK;
+}
+
+/* Refuses what is not worth reading: folders, other formats, files that cannot fit. */
+static enum okv_status check_before_reading(int fd, size_t *ret_size, struct okv_reason *reason)
+{
+	struct stat info;
+	uint8_t head[8];
+
+	if (fstat(fd, &info) != 0)
+		return okv_refuse(reason, OKV_ERR_IO, "model", "cannot be examined: %s", strerror(errno));
+	if (!S_ISREG(info.st_mode))
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "not a regular file; name a .gguf file");
+
+	ssize_t got = pread(fd, head, sizeof(head), 0);
+	if (got < 0)
+		return okv_refuse(reason, OKV_ERR_IO, "model", "cannot be read: %s", strerror(errno));
+	enum okv_status status = okv__gguf_check_magic(head, (size_t)got, reason);
+	if (status)
+		return status;
+
+	uint64_t size = (uint64_t)info.st_size;
+	if (size > machine_memory())
+		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "model",
+				  "%llu MiB do not fit into this machine's %llu MiB of memory; take a smaller model",
+				  (unsigned long long)(size >> 20), (unsigned long long)(machine_memory() >> 20));
+	*ret_size = (size_t)size;
+	return OKV_OK;
+}
+
+static enum okv_status open_and_parse(int fd, struct okv_gguf **ret_gguf, struct okv_reason *reason)
+{
+	struct okv_gguf *gguf;
+	size_t size = 0;
+	enum okv_status status = check_before_reading(fd, &size, reason);
+
+	if (status)
+		return status;
+	status = allocate(size, &gguf, reason);
+	if (status)
+		return status;
+	status = read_whole(fd, gguf->bytes, size, reason);
+	if (!status)
+		status = okv__gguf_parse(gguf, reason);
+	if (status) {
+		okv_gguf_close(gguf);
+		return status;
+	}
+	*ret_gguf = gguf;
+	return OKV_OK;
+}
+
+/* "PATH: what is wrong", with the end of a path that is too long to show whole. */
+static enum okv_status refuse_with_path(struct okv_reason *reason, enum okv_status status, const char *path,
+					const struct okv_reason *inner)
+{
+	size_t size = strlen(path);
+	bool cut = size > 100;
+
+	return okv_refuse(reason, status, inner->field, "%s%s: %s", cut ? "..." : "", cut ? path + size - 97 : path,
+			  inner->text);
+}
+
+enum okv_status okv_gguf_open(const char *path, struct okv_gguf **ret_gguf, struct okv_reason *reason)
+{
+	struct okv_reason inner = {.field = "model"};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		enum okv_status status = okv_status_from_errno(errno);
+
+		okv_refuse(&inner, status, "model", "cannot be opened: %s; check --model", strerror(errno));
+		return refuse_with_path(reason, status, path, &inner);
+	}
+	enum okv_status status = open_and_parse(fd, ret_gguf, &inner);
+	close(fd);
+	return status ? refuse_with_path(reason, status, path, &inner) : OKV_OK;
+}
+
+enum okv_status okv_gguf_parse(const void *bytes, size_t size, struct okv_gguf **ret_gguf, struct okv_reason *reason)
+{
+	struct okv_gguf *gguf;
+	enum okv_status status = allocate(size, &gguf, reason);
+
+	if (status)
+		return status;
+	if (size)
+		memcpy(gguf->bytes, bytes, size);
+	status = okv__gguf_parse(gguf, reason);
+	if (status) {
+		okv_gguf_close(gguf);
+		return status;
+	}
+	*ret_gguf = gguf;
+	return OKV_OK;
+}
+
+void okv_gguf_close(struct okv_gguf *gguf)
+{
+	if (!gguf)
+		return;
+	for (size_t i = 0; i < gguf->pair_count; i++)
+		free(gguf->pair[i].strings);
+	free(gguf->pair);
+	free(gguf->tensor);
+	free(gguf->bytes);
+	free(gguf);
+}
+
+int okv__bytes_compare(struct okv_bytes a, struct okv_bytes b)
+{
+	size_t shared = a.size < b.size ? a.size : b.size;
+	int order = shared ? memcmp(a.data, b.data, shared) : 0;
+
+	return order ? order : (a.size > b.size) - (a.size < b.size);
+}
+
+struct okv__shown okv__show(struct okv_bytes bytes)
+{
+	struct okv__shown shown = {0};
+
+	for (size_t i = 0; i < bytes.size && i < sizeof(shown.text) - 1; i++)
+		shown.text[i] = bytes.data[i] >= 0x20 && bytes.data[i] < 0x7f ? (char)bytes.data[i] : '?';
+	return shown;
+}
+
+static struct okv_bytes bytes_of(const char *text)
+{
+	return (struct okv_bytes){(const uint8_t *)text, strlen(text)};
+}
+
+static enum okv_status find(const struct okv_gguf *gguf, const char *key, const struct okv__gguf_pair **ret_pair,
+			    struct okv_reason *reason)
+{
+	struct okv_bytes wanted = bytes_of(key);
+	size_t low = 0, high = gguf->pair_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = okv__bytes_compare(gguf->pair[middle].key, wanted);
+
+		if (order == 0) {
+			*ret_pair = &gguf->pair[middle];
+			return OKV_OK;
+		}
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return okv_refuse(reason, OKV_ERR_ABSENT, "model", "the model file has no metadata key %s", key);
+}
+
+/* Reads any integer type. False for other types and for negative values. */
+static bool integer_of(const struct okv__gguf_pair *pair, uint64_t *ret_value)
+{
+	union {
+		uint8_t u8;
+		int8_t i8;
+		uint16_t u16;
+		int16_t i16;
+		uint32_t u32;
+		int32_t i32;
+		uint64_t u64;
+		int64_t i64;
+	} raw;
+	int64_t value;
+
+#define READ(member) memcpy(&raw.member, pair->data, sizeof(raw.member))
+	switch (pair->type) {
+	case OKV_GGUF_U8:
+		READ(u8);
+		value = raw.u8;
+		break;
+	case OKV_GGUF_I8:
+		READ(i8);
+		value = raw.i8;
+		break;
+	case OKV_GGUF_U16:
+		READ(u16);
+		value = raw.u16;
+		break;
+	case OKV_GGUF_I16:
+		READ(i16);
+		value = raw.i16;
+		break;
+	case OKV_GGUF_U32:
+		READ(u32);
+		value = raw.u32;
+		break;
+	case OKV_GGUF_I32:
+		READ(i32);
+		value = raw.i32;
+		break;
+	case OKV_GGUF_U64:
+		READ(u64);
+		*ret_value = raw.u64;
+		return true;
+	case OKV_GGUF_I64:
+		READ(i64);
+		value = raw.i64;
+		break;
+	default:
+		return false;
+	}
+#undef READ
+	*ret_value = (uint64_t)value;
+	return value >= 0;
+}
+
+enum okv_status okv_gguf_uint(const struct okv_gguf *gguf, const char *key, uint64_t max, uint64_t *ret_value,
+			      struct okv_reason *reason)
+{
+	const struct okv__gguf_pair *pair;
+	uint64_t value;
+	enum okv_status status = find(gguf, key, &pair, reason);
+
+	if (status)
+		return status;
+	if (!integer_of(pair, &value) || value > max)
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not an integer of 0 to %llu", key,
+				  (unsigned long long)max);
+	*ret_value = value;
+	return OKV_OK;
+}
+
+enum okv_status okv_gguf_float(const struct okv_gguf *gguf, const char *key, double *ret_value,
+			       struct okv_reason *reason)
+{
+	const struct okv__gguf_pair *pair;
+	float narrow;
+	double value = NAN;
+	enum okv_status status = find(gguf, key, &pair, reason);
+
+	if (status)
+		return status;
+	if (pair->type == OKV_GGUF_F32) {
+		memcpy(&narrow, pair->data, sizeof(narrow));
+		value = (double)narrow;
+	} else if (pair->type == OKV_GGUF_F64) {
+		memcpy(&value, pair->data, sizeof(value));
+	}
+	if (!isfinite(value))
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not a finite floating-point number", key);
+	*ret_value = value;
+	return OKV_OK;
+}
+
+enum okv_status okv_gguf_bool(const struct okv_gguf *gguf, const char *key, bool *ret_value, struct okv_reason *reason)
+{
+	const struct okv__gguf_pair *pair;
+	enum okv_status status = find(gguf, key, &pair, reason);
+
+	if (status)
+		return status;
+	if (pair->type != OKV_GGUF_BOOL)
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not a bool", key);
+	*ret_value = *pair->data == 1;
+	return OKV_OK;
+}
+
+enum okv_status okv_gguf_string(const struct okv_gguf *gguf, const char *key, struct okv_bytes *ret_value,
+				struct okv_reason *reason)
+{
+	const struct okv__gguf_pair *pair;
+	enum okv_status status = find(gguf, key, &pair, reason);
+
+	if (status)
+		return status;
+	if (pair->type != OKV_GGUF_STRING)
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not a string", key);
+	*ret_value = (struct okv_bytes){pair->data, (size_t)pair->count};
+	return OKV_OK;
+}
+
+enum okv_status okv_gguf_array(const struct okv_gguf *gguf, const char *key, enum okv_gguf_type type,
+			       struct okv_gguf_array *ret_array, struct okv_reason *reason)
+{
+	const struct okv__gguf_pair *pair;
+	enum okv_status status = find(gguf, key, &pair, reason);
+
+	if (status)
+		return status;
+	if (pair->type != OKV_GGUF_ARRAY || pair->element != type)
+		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not an array of the expected element type",
+				  key);
+	*ret_array = (struct okv_gguf_array){type, pair->count, pair->data, pair->strings};
+	return OKV_OK;
+}
+
+size_t okv_gguf_tensor_count(const struct okv_gguf *gguf)
+{
+	return gguf->tensor_count;
+}
+
+const struct okv_gguf_tensor *okv_gguf_tensor_at(const struct okv_gguf *gguf, size_t index)
+{
+	OKV_ASSERT(index < gguf->tensor_count);
+	return &gguf->tensor[index];
+}
+
+const struct okv_gguf_tensor *okv_gguf_tensor_find(const struct okv_gguf *gguf, const char *name)
+{
+	struct okv_bytes wanted = bytes_of(name);
+	size_t low = 0, high = gguf->tensor_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = okv__bytes_compare(gguf->tensor[middle].name, wanted);
+
+		if (order == 0)
+			return &gguf->tensor[middle];
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
+}
