@@ -20,22 +20,23 @@ static uint64_t machine_memory(void)
 	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 }
 
-static enum okv_status allocate(size_t size, struct okv_gguf **ret_gguf, struct okv_reason *reason)
+/* NULL, with a reason, if there is no memory. */
+static struct okv_gguf *allocate(size_t size, struct okv_reason *reason)
 {
 	struct okv_gguf *gguf = calloc(1, sizeof(*gguf));
 	void *bytes = NULL;
 
 	if (!gguf || posix_memalign(&bytes, size >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64, size ? size : 1) != 0) {
 		free(gguf);
-		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "model", "%zu bytes for the model file cannot be had",
-				  size);
+		(void)okv_refuse(reason, OKV_ERR_NO_MEMORY, "model", "%zu bytes for the model file cannot be had",
+				 size);
+		return NULL;
 	}
 	if (size >= HUGE_PAGE_BYTES)
 		(void)madvise(bytes, size, MADV_HUGEPAGE); /* advice: a kernel without it is only slower */
 	gguf->bytes = bytes;
 	gguf->size = size;
-	*ret_gguf = gguf;
-	return OKV_OK;
+	return gguf;
 }
 
 static enum okv_status read_whole(int fd, uint8_t *bytes, size_t size, struct okv_reason *reason)
@@ -89,15 +90,15 @@ static enum okv_status check_before_reading(int fd, size_t *ret_size, struct okv
 
 static enum okv_status open_and_parse(int fd, struct okv_gguf **ret_gguf, struct okv_reason *reason)
 {
-	struct okv_gguf *gguf;
 	size_t size = 0;
 	enum okv_status status = check_before_reading(fd, &size, reason);
 
 	if (status)
 		return status;
-	status = allocate(size, &gguf, reason);
-	if (status)
-		return status;
+
+	struct okv_gguf *gguf = allocate(size, reason);
+	if (!gguf)
+		return OKV_ERR_NO_MEMORY;
 	status = read_whole(fd, gguf->bytes, size, reason);
 	if (!status)
 		status = okv__gguf_parse(gguf, reason);
@@ -138,14 +139,14 @@ enum okv_status okv_gguf_open(const char *path, struct okv_gguf **ret_gguf, stru
 
 enum okv_status okv_gguf_parse(const void *bytes, size_t size, struct okv_gguf **ret_gguf, struct okv_reason *reason)
 {
-	struct okv_gguf *gguf;
-	enum okv_status status = allocate(size, &gguf, reason);
+	struct okv_gguf *gguf = allocate(size, reason);
 
-	if (status)
-		return status;
+	if (!gguf)
+		return OKV_ERR_NO_MEMORY;
 	if (size)
 		memcpy(gguf->bytes, bytes, size);
-	status = okv__gguf_parse(gguf, reason);
+
+	enum okv_status status = okv__gguf_parse(gguf, reason);
 	if (status) {
 		okv_gguf_close(gguf);
 		return status;
@@ -188,8 +189,8 @@ static struct okv_bytes bytes_of(const char *text)
 	return (struct okv_bytes){(const uint8_t *)text, strlen(text)};
 }
 
-static enum okv_status find(const struct okv_gguf *gguf, const char *key, const struct okv__gguf_pair **ret_pair,
-			    struct okv_reason *reason)
+/* NULL, with a reason, if there is no such key. */
+static const struct okv__gguf_pair *find(const struct okv_gguf *gguf, const char *key, struct okv_reason *reason)
 {
 	struct okv_bytes wanted = bytes_of(key);
 	size_t low = 0, high = gguf->pair_count;
@@ -198,84 +199,46 @@ static enum okv_status find(const struct okv_gguf *gguf, const char *key, const 
 		size_t middle = low + (high - low) / 2;
 		int order = okv__bytes_compare(gguf->pair[middle].key, wanted);
 
-		if (order == 0) {
-			*ret_pair = &gguf->pair[middle];
-			return OKV_OK;
-		}
+		if (order == 0)
+			return &gguf->pair[middle];
 		if (order < 0)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return okv_refuse(reason, OKV_ERR_ABSENT, "model", "the model file has no metadata key %s", key);
+	(void)okv_refuse(reason, OKV_ERR_ABSENT, "model", "the model file has no metadata key %s", key);
+	return NULL;
 }
 
 /* Reads any integer type. False for other types and for negative values. */
 static bool integer_of(const struct okv__gguf_pair *pair, uint64_t *ret_value)
 {
-	union {
-		uint8_t u8;
-		int8_t i8;
-		uint16_t u16;
-		int16_t i16;
-		uint32_t u32;
-		int32_t i32;
-		uint64_t u64;
-		int64_t i64;
-	} raw;
-	int64_t value;
+	static const struct {
+		uint8_t size;
+		bool is_signed;
+	} integers[] = {
+		[OKV_GGUF_U8] = {1, false},  [OKV_GGUF_I8] = {1, true},	  [OKV_GGUF_U16] = {2, false},
+		[OKV_GGUF_I16] = {2, true},  [OKV_GGUF_U32] = {4, false}, [OKV_GGUF_I32] = {4, true},
+		[OKV_GGUF_U64] = {8, false}, [OKV_GGUF_I64] = {8, true},
+	};
+	size_t size = pair->type <= OKV_GGUF_I64 ? integers[pair->type].size : 0;
+	uint64_t value = 0;
 
-#define READ(member) memcpy(&raw.member, pair->data, sizeof(raw.member))
-	switch (pair->type) {
-	case OKV_GGUF_U8:
-		READ(u8);
-		value = raw.u8;
-		break;
-	case OKV_GGUF_I8:
-		READ(i8);
-		value = raw.i8;
-		break;
-	case OKV_GGUF_U16:
-		READ(u16);
-		value = raw.u16;
-		break;
-	case OKV_GGUF_I16:
-		READ(i16);
-		value = raw.i16;
-		break;
-	case OKV_GGUF_U32:
-		READ(u32);
-		value = raw.u32;
-		break;
-	case OKV_GGUF_I32:
-		READ(i32);
-		value = raw.i32;
-		break;
-	case OKV_GGUF_U64:
-		READ(u64);
-		*ret_value = raw.u64;
-		return true;
-	case OKV_GGUF_I64:
-		READ(i64);
-		value = raw.i64;
-		break;
-	default:
+	if (size == 0 || (integers[pair->type].is_signed && pair->data[size - 1] >= 0x80))
 		return false;
-	}
-#undef READ
-	*ret_value = (uint64_t)value;
-	return value >= 0;
+	memcpy(&value, pair->data, size);
+	*ret_value = value;
+	return true;
 }
 
 enum okv_status okv_gguf_uint(const struct okv_gguf *gguf, const char *key, uint64_t max, uint64_t *ret_value,
 			      struct okv_reason *reason)
 {
-	const struct okv__gguf_pair *pair;
+	const struct okv__gguf_pair *pair = find(gguf, key, reason);
 	uint64_t value;
-	enum okv_status status = find(gguf, key, &pair, reason);
 
-	if (status)
-		return status;
+	if (!pair)
+		return OKV_ERR_ABSENT;
 	if (!integer_of(pair, &value) || value > max)
 		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not an integer of 0 to %llu", key,
 				  (unsigned long long)max);
@@ -286,13 +249,12 @@ enum okv_status okv_gguf_uint(const struct okv_gguf *gguf, const char *key, uint
 enum okv_status okv_gguf_float(const struct okv_gguf *gguf, const char *key, double *ret_value,
 			       struct okv_reason *reason)
 {
-	const struct okv__gguf_pair *pair;
+	const struct okv__gguf_pair *pair = find(gguf, key, reason);
 	float narrow;
 	double value = NAN;
-	enum okv_status status = find(gguf, key, &pair, reason);
 
-	if (status)
-		return status;
+	if (!pair)
+		return OKV_ERR_ABSENT;
 	if (pair->type == OKV_GGUF_F32) {
 		memcpy(&narrow, pair->data, sizeof(narrow));
 		value = (double)narrow;
@@ -307,11 +269,10 @@ enum okv_status okv_gguf_float(const struct okv_gguf *gguf, const char *key, dou
 
 enum okv_status okv_gguf_bool(const struct okv_gguf *gguf, const char *key, bool *ret_value, struct okv_reason *reason)
 {
-	const struct okv__gguf_pair *pair;
-	enum okv_status status = find(gguf, key, &pair, reason);
+	const struct okv__gguf_pair *pair = find(gguf, key, reason);
 
-	if (status)
-		return status;
+	if (!pair)
+		return OKV_ERR_ABSENT;
 	if (pair->type != OKV_GGUF_BOOL)
 		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not a bool", key);
 	*ret_value = *pair->data == 1;
@@ -321,11 +282,10 @@ enum okv_status okv_gguf_bool(const struct okv_gguf *gguf, const char *key, bool
 enum okv_status okv_gguf_string(const struct okv_gguf *gguf, const char *key, struct okv_bytes *ret_value,
 				struct okv_reason *reason)
 {
-	const struct okv__gguf_pair *pair;
-	enum okv_status status = find(gguf, key, &pair, reason);
+	const struct okv__gguf_pair *pair = find(gguf, key, reason);
 
-	if (status)
-		return status;
+	if (!pair)
+		return OKV_ERR_ABSENT;
 	if (pair->type != OKV_GGUF_STRING)
 		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not a string", key);
 	*ret_value = (struct okv_bytes){pair->data, (size_t)pair->count};
@@ -335,11 +295,10 @@ enum okv_status okv_gguf_string(const struct okv_gguf *gguf, const char *key, st
 enum okv_status okv_gguf_array(const struct okv_gguf *gguf, const char *key, enum okv_gguf_type type,
 			       struct okv_gguf_array *ret_array, struct okv_reason *reason)
 {
-	const struct okv__gguf_pair *pair;
-	enum okv_status status = find(gguf, key, &pair, reason);
+	const struct okv__gguf_pair *pair = find(gguf, key, reason);
 
-	if (status)
-		return status;
+	if (!pair)
+		return OKV_ERR_ABSENT;
 	if (pair->type != OKV_GGUF_ARRAY || pair->element != type)
 		return okv_refuse(reason, OKV_ERR_INVALID, "model", "%s is not an array of the expected element type",
 				  key);

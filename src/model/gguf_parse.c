@@ -394,45 +394,46 @@ static enum okv_status check_overlaps_and_names(struct parser *parser)
 	return OKV_OK;
 }
 
-static bool f16_is_finite(const uint8_t *bytes)
+/* 1 for a NaN or an infinity, else 0. */
+static unsigned f16_is_wild(const uint8_t *bytes)
 {
-	return ((bytes[0] | bytes[1] << 8) & 0x7c00) != 0x7c00;
+	return (bytes[1] & 0x7c) == 0x7c;
 }
 
-static bool f32_is_finite(const uint8_t *bytes)
+static unsigned f32_is_wild(const uint8_t *bytes)
 {
-	return ((bytes[2] | bytes[3] << 8) & 0x7f80) != 0x7f80;
+	return (bytes[3] & 0x7f) == 0x7f && (bytes[2] & 0x80) != 0;
 }
 
-/* True if every number that scales a weight is finite: one pass, without a branch a block, so that compilers unroll. */
-static bool values_are_finite(const struct okv_gguf_tensor *tensor)
+/* Counts the blocks with a number that no weight may be scaled by; one pass, without an early end, so that it unrolls.
+ */
+static uint64_t count_wild(const struct okv_gguf_tensor *tensor)
 {
-	uint64_t step = tensor_kinds[tensor->type].bytes;
-	bool finite = true;
+	uint64_t step = tensor_kinds[tensor->type].bytes, wild = 0;
 
 	switch (tensor->type) {
 	case OKV_TENSOR_F32:
 		for (uint64_t at = 0; at < tensor->size; at += step)
-			finite &= f32_is_finite(tensor->data + at);
-		return finite;
+			wild += f32_is_wild(tensor->data + at);
+		break;
 	case OKV_TENSOR_Q4_1:
 		for (uint64_t at = 0; at < tensor->size; at += step)
-			finite &= f16_is_finite(tensor->data + at) & f16_is_finite(tensor->data + at + 2);
-		return finite;
+			wild += f16_is_wild(tensor->data + at) | f16_is_wild(tensor->data + at + 2);
+		break;
 	case OKV_TENSOR_F16:
 	case OKV_TENSOR_Q4_0:
 	case OKV_TENSOR_Q8_0:
 		for (uint64_t at = 0; at < tensor->size; at += step)
-			finite &= f16_is_finite(tensor->data + at);
-		return finite;
+			wild += f16_is_wild(tensor->data + at);
+		break;
 	}
-	return false;
+	return wild;
 }
 
 static enum okv_status check_values(struct parser *parser)
 {
 	for (size_t i = 0; i < parser->gguf->tensor_count; i++)
-		if (!values_are_finite(&parser->gguf->tensor[i]))
+		if (count_wild(&parser->gguf->tensor[i]) > 0)
 			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
 					  "tensor %s holds a NaN or an infinity; the model is damaged, fetch it again",
 					  okv__show(parser->gguf->tensor[i].name).text);
