@@ -58,8 +58,10 @@ struct okv_store_counts {
 	uint64_t pool_bytes, used_bytes, largest_free_bytes;
 	uint64_t resident_blocks[2]; /* by class */
 	uint64_t resident_bytes, incoming_bytes;
-	uint64_t pinned_blocks, pinned_bytes; /* unique blocks with at least one pin */
-	uint64_t insertions, evictions[2], evictions_skipped_pinned, alloc_failures, condemned;
+	uint64_t pinned_blocks, pinned_bytes; /* unique blocks with at least one pin, condemned ones too */
+	uint64_t insertions, evictions[2];    /* evictions by class */
+	uint64_t evictions_skipped_pinned;    /* pinned blocks met by a cleanup or by a reservation that failed */
+	uint64_t alloc_failures, condemned;
 };
 
 /* What POST /cache/memory/cleanup reports. */
@@ -68,9 +70,9 @@ struct okv_store_cleanup {
 };
 
 /*
- * Creates a pool of `pool_bytes` (at least 1 MiB), sealed for readers. Refuses more than the machine's available memory
- * and says how much there is. Memory becomes resident on first use and stays so; a reserve is kept touched ahead of
- * use.
+ * Creates a pool of `pool_bytes` (at least 1 MiB), sealed for readers. Refuses more than the available memory of the
+ * machine or control group and says how much there is. Memory becomes resident on first use and stays so; what was used
+ * once is used again first.
  */
 OKV_MUST_CHECK enum okv_status okv_store_create(uint64_t pool_bytes, struct okv_store **ret_store,
 						struct okv_reason *reason);
@@ -78,6 +80,13 @@ void okv_store_destroy(struct okv_store *store);
 /* The pool, for passing to engines; borrowed. */
 const struct okv_region *okv_store_pool(const struct okv_store *store);
 const struct okv_store_counts *okv_store_counts(struct okv_store *store);
+
+/*
+ * Makes another 1 MiB of the pool resident (about half a millisecond), unless a reserve of 64 MiB of free memory is so
+ * already. True while there is more to do: the owner calls it again when it is idle. A manager without engines does not
+ * call it, and its empty pool costs no memory.
+ */
+bool okv_store_touch_ahead(struct okv_store *store);
 
 /*
  * Reserves space for a block, evicting unpinned ones if needed. OKV_ERR_EXISTS if it is resident or incoming already
@@ -98,6 +107,7 @@ struct okv_block *okv_store_find(struct okv_store *store, const struct okv_hash 
 /* The same without touching the order: for answers to others. */
 struct okv_block *okv_store_peek(struct okv_store *store, const struct okv_hash *hash);
 
+/* Of a RESIDENT block. The end of the last pin counts as its latest use. */
 void okv_store_pin(struct okv_store *store, struct okv_block *block);
 void okv_store_unpin(struct okv_store *store, struct okv_block *block);
 
