@@ -50,17 +50,20 @@ install_packages() {
 	fi
 }
 
+create_environment() {
+	! "$python" -m pip --version >/dev/null 2>&1 || return 0
+	rm -rf "$root/.venv"
+	base_python=/usr/bin/python3
+	[ -x "$base_python" ] || base_python=python3
+	"$root/scripts/quietly.sh" "creating the Python environment .venv" "$base_python" -m venv "$root/.venv" ||
+		fail "the Python environment could not be created; see above"
+}
+
 # The environment keeps one stamp per requirements file: that file's content when it was last installed.
 install_python() {
 	requirements=$root/python/requirements-$1.txt
 	stamp=$root/.venv/installed-$1.txt
-	if ! "$python" -c '' 2>/dev/null; then
-		rm -rf "$root/.venv"
-		base_python=/usr/bin/python3
-		[ -x "$base_python" ] || base_python=python3
-		"$root/scripts/quietly.sh" "creating the Python environment .venv" "$base_python" -m venv "$root/.venv" ||
-			fail "the Python environment could not be created; see above"
-	fi
+	create_environment
 	! cmp -s "$requirements" "$stamp" || return 0
 	"$root/scripts/quietly.sh" "installing Python packages for $1" \
 		"$python" -m pip install --disable-pip-version-check -q -r "$requirements" ||
@@ -69,6 +72,7 @@ install_python() {
 }
 
 install_model() {
+	create_environment
 	if [ -n "${ORBITKV_MODEL:-}" ]; then
 		[ -r "$ORBITKV_MODEL" ] || fail "ORBITKV_MODEL names $ORBITKV_MODEL, which cannot be read"
 		return 0

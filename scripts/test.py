@@ -166,7 +166,7 @@ def run_c_tests(build, wanted):
 def run_python_tests(folder, build, expression):
     count = Count()
     files = sorted((ROOT / "tests" / folder).glob("test_*.py"))
-    if subprocess.run([PYTHON, "-c", "import pytest"], capture_output=True).returncode != 0:
+    if not PYTHON.exists() or subprocess.run([PYTHON, "-c", "import pytest"], capture_output=True).returncode != 0:
         print(f"      pytest is not installed (offline?): {len(files)} files of tests/{folder} are skipped")
         count.skipped = len(files)
         return count
@@ -246,7 +246,8 @@ def plan_of(options):
 
 def show(failures):
     for name, output in failures:
-        print(f"\nFAILED {name}")
+        if output:
+            print(f"\nFAILED {name}")
         for line in output.splitlines()[-200:]:
             print("    " + line)
 
@@ -267,6 +268,7 @@ def main():
         count = step()
         print(f"      {count.words()} ({time.monotonic() - begin:.1f} s)")
         show(count.failures)
+        count.failures = [(f"{words}: {name}", "") for name, _ in count.failures]
         total.add(count)
 
     if total.failures:
@@ -280,4 +282,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("test: interrupted")
