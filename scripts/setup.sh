@@ -57,6 +57,9 @@ create_environment() {
 	[ -x "$base_python" ] || base_python=python3
 	"$root/scripts/quietly.sh" "creating the Python environment .venv" "$base_python" -m venv "$root/.venv" ||
 		fail "the Python environment could not be created; see above"
+	# Only for its continued downloads: Debian's pip does the rest as well, so a failure here is none.
+	"$python" -m pip install --disable-pip-version-check -q -r "$root/python/requirements-pip.txt" \
+		>/dev/null 2>&1 </dev/null || true
 }
 
 # The environment keeps one stamp per requirements file: that file's content when it was last installed.
@@ -77,7 +80,6 @@ install_model() {
 		[ -r "$ORBITKV_MODEL" ] || fail "ORBITKV_MODEL names $ORBITKV_MODEL, which cannot be read"
 		return 0
 	fi
-	install_python pip
 	"$python" "$root/scripts/fetch_model.py"
 }
 
@@ -85,7 +87,7 @@ for part in "$@"; do
 	case $part in
 	build | lint | clang) install_packages "$part" ;;
 	bench) install_packages bench && install_python bench ;;
-	test) install_python pip && install_python test ;;
+	test) install_python test ;;
 	model) install_model ;;
 	all) "$0" build model test bench lint clang ;;
 	*) fail "no part '$part'; there are build, model, test, bench, lint, clang and all" ;;
