@@ -30,6 +30,8 @@ class Tree:
         (folder / "tests").mkdir()
         for name in ("meson.build", "meson_options.txt", "scripts/check_includes.py", "tests/fuzz_replay.c"):
             shutil.copy(ROOT / name, folder / name)
+        # What stands behind the loop over the modules is no part of the rules, and its folders are not here.
+        self.edit_rules(r"(?s)(.*\nendforeach\n).*", r"\1")
         self.set_rows(PROBE_ROWS)
         for name in PROBE_ROWS:
             self.write(f"src/{name}/meson.build", f"sources = files('{name}.c')\n")
