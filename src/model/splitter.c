@@ -38,11 +38,11 @@ static const uint8_t *run_end(const uint8_t *at, const uint8_t *end, enum class 
 /* The length of 's 't 're 've 'm 'll 'd at `at`, 0 if there is none. */
 static size_t contraction(const uint8_t *at, const uint8_t *end)
 {
-	static const char two[] = "stmd", three[][2] = {{'r', 'e'}, {'v', 'e'}, {'l', 'l'}};
+	static const uint8_t two[] = {'s', 't', 'm', 'd'}, three[][2] = {{'r', 'e'}, {'v', 'e'}, {'l', 'l'}};
 
 	if (*at != '\'' || end - at < 2)
 		return 0;
-	for (size_t i = 0; two[i]; i++)
+	for (size_t i = 0; i < sizeof(two); i++)
 		if (at[1] == two[i])
 			return 2;
 	for (size_t i = 0; end - at > 2 && i < 3; i++)
