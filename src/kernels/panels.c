@@ -1,0 +1,168 @@
+/* Packing GGUF rows into panels, and reading one output back. panels.h draws the layout. */
+#include <string.h>
+
+#include "panels.h"
+
+size_t okv_weight_row_bytes(enum okv_weight_type type, uint32_t inputs)
+{
+	size_t blocks = inputs / OKV_BLOCK;
+
+	switch (type) {
+	case OKV_WEIGHT_F32:
+		return (size_t)inputs * 4;
+	case OKV_WEIGHT_F16:
+		return (size_t)inputs * 2;
+	case OKV_WEIGHT_Q4_0:
+		return blocks * 18;
+	case OKV_WEIGHT_Q4_1:
+		return blocks * 20;
+	case OKV_WEIGHT_Q8_0:
+		return blocks * 34;
+	}
+	return 0;
+}
+
+size_t okv_panels_bytes(enum okv_weight_type type, uint32_t outputs, uint32_t inputs)
+{
+	size_t panels = ((size_t)outputs + OKV_PANEL - 1) / OKV_PANEL;
+
+	return panels * OKV_PANEL * okv_weight_row_bytes(type, inputs);
+}
+
+static uint16_t read_u16(const uint8_t *at)
+{
+	uint16_t value;
+
+	memcpy(&value, at, sizeof value);
+	return value;
+}
+
+static void write_u16(uint8_t *at, uint16_t value)
+{
+	memcpy(at, &value, sizeof value);
+}
+
+static bool half_is_finite(uint16_t half)
+{
+	return (half & 0x7c00) != 0x7c00;
+}
+
+/* GGUF: byte j holds input j in its low nibble and input j + 16 in its high one. */
+static void pack_nibbles(const uint8_t *nibbles, uint32_t lane, uint8_t *values)
+{
+	for (uint32_t k = 0; k < OKV_BLOCK; k++) {
+		uint8_t q = k < 16 ? nibbles[k] & 15 : nibbles[k - 16] >> 4;
+		uint8_t *at = values + (size_t)(k / 8) * OKV_PANEL * 4 + lane * 4 + k % 8 / 2;
+
+		*at = (uint8_t)(k % 2 ? *at | q << 4 : q);
+	}
+}
+
+static bool pack_block(enum okv_weight_type type, const uint8_t *from, uint32_t lane, uint8_t *to)
+{
+	uint8_t *values = to + okv__values_offset(type);
+	bool finite = true;
+
+	switch (type) {
+	case OKV_WEIGHT_F32:
+		for (uint32_t k = 0; k < OKV_BLOCK; k++) {
+			memcpy(values + (k * OKV_PANEL + lane) * 4, from + k * 4, 4);
+			finite &= (read_u16(from + k * 4 + 2) & 0x7f80) != 0x7f80;
+		}
+		return finite;
+	case OKV_WEIGHT_F16:
+		for (uint32_t k = 0; k < OKV_BLOCK; k++) {
+			memcpy(values + (k * OKV_PANEL + lane) * 2, from + k * 2, 2);
+			finite &= half_is_finite(read_u16(from + k * 2));
+		}
+		return finite;
+	case OKV_WEIGHT_Q4_0:
+		write_u16(to + lane * 2, read_u16(from));
+		pack_nibbles(from + 2, lane, values);
+		return half_is_finite(read_u16(from));
+	case OKV_WEIGHT_Q4_1:
+		write_u16(to + lane * 2, read_u16(from));
+		write_u16(to + (OKV_PANEL + lane) * 2, read_u16(from + 2));
+		pack_nibbles(from + 4, lane, values);
+		return half_is_finite(read_u16(from)) && half_is_finite(read_u16(from + 2));
+	case OKV_WEIGHT_Q8_0:
+		write_u16(to + lane * 2, read_u16(from));
+		for (uint32_t k = 0; k < OKV_BLOCK; k++)
+			values[k * OKV_PANEL + lane] = from[2 + k];
+		return half_is_finite(read_u16(from));
+	}
+	return false;
+}
+
+enum okv_status okv_panels_pack(const struct okv_panels *panels, const uint8_t *rows, struct okv_reason *reason)
+{
+	size_t row_bytes = okv_weight_row_bytes(panels->type, panels->inputs);
+	size_t block_bytes = okv_weight_row_bytes(panels->type, OKV_BLOCK);
+
+	if (panels->outputs % OKV_PANEL) {
+		size_t panel_bytes = OKV_PANEL * row_bytes;
+
+		memset(panels->bytes + panels->outputs / OKV_PANEL * panel_bytes, 0, panel_bytes);
+	}
+	for (uint32_t output = 0; output < panels->outputs; output++) {
+		const uint8_t *row = rows + output * row_bytes;
+		uint8_t *to = panels->bytes + output / OKV_PANEL * OKV_PANEL * row_bytes;
+
+		for (uint32_t block = 0; block < panels->inputs / OKV_BLOCK; block++)
+			if (!pack_block(panels->type, row + block * block_bytes, output % OKV_PANEL,
+					to + block * OKV_PANEL * block_bytes))
+				return okv_refuse(reason, OKV_ERR_INVALID, "tensor",
+						  "row %u holds a value or scale that is not a finite number", output);
+	}
+	return OKV_OK;
+}
+
+void okv__block_read(const struct okv_panels *w, uint32_t output, uint32_t block, struct okv__block *ret_block)
+{
+	const uint8_t *bytes = okv__panel_block(w, output / OKV_PANEL, block);
+	const uint8_t *values = bytes + okv__values_offset(w->type);
+	uint32_t lane = output % OKV_PANEL;
+
+	ret_block->is_scaled = w->type != OKV_WEIGHT_F32 && w->type != OKV_WEIGHT_F16;
+	ret_block->has_minimum = w->type == OKV_WEIGHT_Q4_1;
+	ret_block->d = ret_block->is_scaled ? okv_widen(read_u16(bytes + lane * 2)) : 1;
+	ret_block->m = ret_block->has_minimum ? okv_widen(read_u16(bytes + (OKV_PANEL + lane) * 2)) : 0;
+
+	for (uint32_t k = 0; k < OKV_BLOCK; k++) {
+		size_t at = (size_t)k * OKV_PANEL + lane;
+		int nibble = values[k / 8 * OKV_PANEL * 4 + lane * 4 + k % 8 / 2] >> 4 * (k % 2) & 15;
+
+		switch (w->type) {
+		case OKV_WEIGHT_F32:
+			memcpy(&ret_block->value[k], values + at * 4, 4);
+			break;
+		case OKV_WEIGHT_F16:
+			ret_block->value[k] = okv_widen(read_u16(values + at * 2));
+			break;
+		case OKV_WEIGHT_Q4_0:
+			ret_block->value[k] = (float)(nibble - 8);
+			break;
+		case OKV_WEIGHT_Q4_1:
+			ret_block->value[k] = (float)nibble;
+			break;
+		case OKV_WEIGHT_Q8_0:
+			ret_block->value[k] = (float)(int8_t)values[at];
+			break;
+		}
+	}
+}
+
+void okv_panels_row(const struct okv_panels *panels, uint32_t output, float *ret_row)
+{
+	for (uint32_t block = 0; block < panels->inputs / OKV_BLOCK; block++) {
+		struct okv__block read;
+
+		okv__block_read(panels, output, block, &read);
+		for (uint32_t k = 0; k < OKV_BLOCK; k++) {
+			float *to = &ret_row[block * OKV_BLOCK + k];
+
+			/* q of Q4_1 has 4 bits and d 11, so the product is exact and one rounding remains. */
+			*to = read.is_scaled ? read.d * read.value[k] + read.m : read.value[k];
+		}
+	}
+}
