@@ -1,0 +1,529 @@
+/*
+ * Two movers in one process over loopback. Every byte that lands is compared with the source's, and every digest with
+ * one computed apart; each operation must end exactly once, whatever the other side does.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "okv/base/clock.h"
+#include "okv/base/cursor.h"
+#include "okv/base/fault.h"
+#include "okv/base/rng.h"
+#include "okv/mover/mover.h"
+
+enum { RANGES = 5 };
+static const uint64_t sizes[RANGES] = {1, 4096, 368640, 3000000, 77};
+
+struct side {
+	struct okv_mover *mover;
+	uint8_t *memory;
+	struct okv_mover_range range[RANGES];
+};
+
+struct pair {
+	struct side source, reader;
+	struct okv_mover_token token;
+};
+
+static struct okv_mover *mover_with(const char *listen, const char *faults)
+{
+	struct okv_faults armed;
+	struct okv_mover *mover;
+
+	assert_int_equal(okv_faults_parse(faults, &armed, NULL), OKV_OK);
+	struct okv_mover_options options = {.listen_address = listen, .connections = 2, .faults = &armed};
+	assert_int_equal(okv_mover_create(&options, &mover, NULL), OKV_OK);
+	return mover;
+}
+
+static void side_init(struct side *side, const char *listen, const char *faults)
+{
+	uint64_t total = 0;
+
+	side->mover = mover_with(listen, faults);
+	for (int i = 0; i < RANGES; i++)
+		total += sizes[i];
+	side->memory = calloc(1, total);
+	assert_non_null(side->memory);
+	uint8_t *at = side->memory;
+	for (int i = 0; i < RANGES; i++) {
+		side->range[i] = (struct okv_mover_range){.bytes = at, .size = sizes[i]};
+		at += sizes[i];
+	}
+}
+
+static void pair_init(struct pair *pair, const char *source_faults)
+{
+	struct okv_rng rng = okv_rng_seeded(7);
+
+	side_init(&pair->source, "127.0.0.1", source_faults);
+	side_init(&pair->reader, "", "");
+	for (int i = 0; i < RANGES; i++)
+		for (uint64_t j = 0; j < sizes[i]; j++)
+			pair->source.range[i].bytes[j] = (uint8_t)okv_rng_next(&rng);
+	okv_random_bytes(&pair->token, sizeof(pair->token));
+}
+
+static void pair_done(struct pair *pair)
+{
+	okv_mover_destroy(pair->reader.mover);
+	okv_mover_destroy(pair->source.mover);
+	free(pair->source.memory);
+	free(pair->reader.memory);
+}
+
+static struct okv_mover_event next_event(struct okv_mover *mover)
+{
+	struct okv_mover_event event;
+
+	while (!okv_mover_poll(mover, &event)) {
+		struct pollfd wait = {.fd = okv_mover_wait_fd(mover), .events = POLLIN};
+
+		assert_int_equal(poll(&wait, 1, 20000), 1);
+	}
+	return event;
+}
+
+/* The ENDED event of the read, with its landed ranges checked and counted. */
+static struct okv_mover_event end_of_read(struct pair *pair, unsigned *ret_landed)
+{
+	*ret_landed = 0;
+	for (;;) {
+		struct okv_mover_event event = next_event(pair->reader.mover);
+
+		if (event.kind == OKV_MOVER_READ_ENDED)
+			return event;
+		assert_int_equal(event.kind, OKV_MOVER_RANGE_LANDED);
+		assert_int_equal(event.index, (*ret_landed)++);
+		const struct okv_mover_range *source = &pair->source.range[event.index];
+		struct okv_crc crc = okv_crc_of(source->bytes, source->size);
+		assert_true(okv_crc_equal(&crc, &event.crc));
+		assert_memory_equal(pair->reader.range[event.index].bytes, source->bytes, source->size);
+	}
+}
+
+static uint64_t start_grant(struct pair *pair)
+{
+	uint64_t id;
+
+	assert_int_equal(okv_mover_grant(pair->source.mover, &pair->token, pair->source.range, RANGES, &id), OKV_OK);
+	return id;
+}
+
+static uint64_t start_read_of(struct pair *pair, uint32_t ranges)
+{
+	uint64_t id;
+
+	assert_int_equal(okv_mover_read(pair->reader.mover, "127.0.0.1", okv_mover_port(pair->source.mover),
+					&pair->token, pair->reader.range, ranges, &id),
+			 OKV_OK);
+	return id;
+}
+
+static uint64_t start_read(struct pair *pair)
+{
+	return start_read_of(pair, RANGES);
+}
+
+/* One whole read, both ends. */
+static void read_once(struct pair *pair)
+{
+	uint64_t grant, read, total = 0;
+	unsigned landed;
+
+	memset(pair->reader.memory, 0, sizes[0]);
+	grant = start_grant(pair);
+	/* The token is told to the reader only after the grant was ordered, as the control connection does. */
+	read = start_read(pair);
+	for (int i = 0; i < RANGES; i++)
+		total += sizes[i];
+
+	struct okv_mover_event event = end_of_read(pair, &landed);
+	assert_int_equal(event.id, read);
+	assert_int_equal(event.status, OKV_OK);
+	assert_int_equal(event.bytes, total);
+	assert_int_equal(landed, RANGES);
+
+	event = next_event(pair->source.mover);
+	assert_int_equal(event.kind, OKV_MOVER_GRANT_ENDED);
+	assert_int_equal(event.id, grant);
+	assert_int_equal(event.status, OKV_OK);
+	assert_int_equal(event.bytes, total);
+	assert_false(event.reader_gone);
+}
+
+static void a_read_lands_byte_for_byte_and_both_ends_get_their_memory_back(void **state)
+{
+	(void)state;
+	struct pair pair;
+
+	pair_init(&pair, "");
+	for (int i = 0; i < 20; i++)
+		read_once(&pair);
+	pair_done(&pair);
+}
+
+static void a_token_is_good_for_one_read(void **state)
+{
+	(void)state;
+	struct pair pair;
+	unsigned landed;
+
+	pair_init(&pair, "");
+	read_once(&pair);
+	start_read(&pair);
+	struct okv_mover_event event = end_of_read(&pair, &landed);
+	assert_int_equal(event.status, OKV_ERR_ABSENT);
+	assert_int_equal(landed, 0);
+	pair_done(&pair);
+}
+
+static void an_ended_grant_cannot_be_read(void **state)
+{
+	(void)state;
+	struct pair pair;
+	unsigned landed;
+
+	pair_init(&pair, "");
+	uint64_t grant = start_grant(&pair);
+	okv_mover_grant_end(pair.source.mover, grant);
+	okv_mover_grant_end(pair.source.mover, grant); /* asking twice is harmless */
+	struct okv_mover_event event = next_event(pair.source.mover);
+	assert_int_equal(event.kind, OKV_MOVER_GRANT_ENDED);
+	assert_int_equal(event.status, OKV_ERR_CANCELLED);
+	assert_int_equal(event.bytes, 0);
+	okv_mover_grant_end(pair.source.mover, grant); /* and so is asking late */
+	start_read(&pair);
+	assert_int_equal(end_of_read(&pair, &landed).status, OKV_ERR_ABSENT);
+	pair_done(&pair);
+}
+
+static void a_destination_of_another_size_is_refused_before_a_byte_lands(void **state)
+{
+	(void)state;
+	struct pair pair;
+	unsigned landed;
+
+	pair_init(&pair, "");
+	uint64_t grant = start_grant(&pair);
+	struct okv_mover_event event;
+	start_read_of(&pair, RANGES - 1);
+	event = end_of_read(&pair, &landed);
+	assert_int_equal(event.status, OKV_ERR_PROTOCOL);
+	assert_int_equal(event.bytes, 0);
+	event = next_event(pair.source.mover);
+	assert_int_equal(event.id, grant);
+	assert_true(event.status == OKV_ERR_DISCONNECTED || event.status == OKV_OK);
+	pair_done(&pair);
+}
+
+/* Runs one read against a source with `faults` and gives its end, and the end of the grant. */
+static struct okv_mover_event read_with(const char *faults, uint64_t cancel_after_ms, struct okv_mover_event *ret_grant)
+{
+	struct pair pair;
+	struct okv_mover_event event;
+	unsigned landed;
+
+	pair_init(&pair, faults);
+	start_grant(&pair);
+	uint64_t read = start_read(&pair);
+	if (cancel_after_ms) {
+		struct pollfd nothing = {.fd = -1};
+
+		poll(&nothing, 1, (int)cancel_after_ms);
+		okv_mover_read_cancel(pair.reader.mover, read);
+	}
+	event = end_of_read(&pair, &landed);
+	*ret_grant = next_event(pair.source.mover);
+	assert_int_equal(ret_grant->kind, OKV_MOVER_GRANT_ENDED);
+	pair_done(&pair);
+	return event;
+}
+
+static void a_source_that_resets_mid_read_is_a_disconnection(void **state)
+{
+	(void)state;
+	struct okv_mover_event grant, read = read_with("mover_cut_after_bytes=500000", 0, &grant);
+
+	assert_int_equal(read.status, OKV_ERR_DISCONNECTED);
+	assert_true(read.bytes <= 500000);
+	assert_int_equal(grant.status, OKV_ERR_DISCONNECTED);
+	assert_false(grant.reader_gone);
+}
+
+static void a_source_that_announces_a_wrong_length_is_refused(void **state)
+{
+	(void)state;
+	struct okv_mover_event grant, read = read_with("mover_short=1", 0, &grant);
+
+	assert_int_equal(read.status, OKV_ERR_PROTOCOL);
+	assert_int_equal(read.bytes, 0);
+}
+
+static void a_stalled_read_goes_on_when_the_source_does(void **state)
+{
+	(void)state;
+	struct okv_mover_event grant, read = read_with("mover_stall_ms=100", 0, &grant);
+
+	assert_int_equal(read.status, OKV_OK);
+	assert_int_equal(grant.status, OKV_OK);
+}
+
+static void a_cancelled_read_ends_at_once_and_the_source_sees_the_reader_go(void **state)
+{
+	(void)state;
+	uint64_t begun = okv_clock_now(okv_clock_boottime());
+	struct okv_mover_event grant, read = read_with("mover_stall_ms=60000", 50, &grant);
+
+	assert_int_equal(read.status, OKV_ERR_CANCELLED);
+	assert_true(read.bytes < 3372814);
+	assert_int_equal(grant.status, OKV_ERR_DISCONNECTED);
+	assert_true(grant.reader_gone);
+	assert_true(okv_clock_now(okv_clock_boottime()) - begun < 30 * OKV_NS_PER_S);
+}
+
+static void faults_spare_the_reads_before_the_one_they_start_at(void **state)
+{
+	(void)state;
+	struct pair pair;
+	unsigned landed;
+
+	pair_init(&pair, "mover_short=1,mover_fault_from=3");
+	read_once(&pair);
+	read_once(&pair);
+	start_grant(&pair);
+	start_read(&pair);
+	struct okv_mover_event event = end_of_read(&pair, &landed);
+	assert_int_equal(event.status, OKV_ERR_PROTOCOL);
+	pair_done(&pair);
+}
+
+static void ending_a_grant_cuts_its_reader_off(void **state)
+{
+	(void)state;
+	struct pair pair;
+	struct okv_mover_event event;
+	pair_init(&pair, "mover_stall_ms=60000");
+	uint64_t grant = start_grant(&pair);
+	start_read(&pair);
+	assert_int_equal(next_event(pair.reader.mover).kind, OKV_MOVER_RANGE_LANDED); /* it is on its way */
+	okv_mover_grant_end(pair.source.mover, grant);
+	event = next_event(pair.source.mover);
+	assert_int_equal(event.status, OKV_ERR_CANCELLED);
+	assert_false(event.reader_gone);
+	do
+		event = next_event(pair.reader.mover);
+	while (event.kind != OKV_MOVER_READ_ENDED);
+	assert_int_equal(event.status, OKV_ERR_DISCONNECTED);
+	pair_done(&pair);
+}
+
+static void nobody_listening_is_a_disconnection_and_a_bad_address_is_invalid(void **state)
+{
+	(void)state;
+	struct pair pair;
+	unsigned landed;
+	uint64_t id;
+
+	pair_init(&pair, "");
+	uint16_t port = okv_mover_port(pair.source.mover);
+	okv_mover_destroy(pair.source.mover);
+	pair.source.mover = mover_with("", "");
+	assert_int_equal(
+		okv_mover_read(pair.reader.mover, "127.0.0.1", port, &pair.token, pair.reader.range, RANGES, &id),
+		OKV_OK);
+	assert_int_equal(end_of_read(&pair, &landed).status, OKV_ERR_DISCONNECTED);
+	assert_int_equal(
+		okv_mover_read(pair.reader.mover, "localhost", port, &pair.token, pair.reader.range, RANGES, &id),
+		OKV_ERR_INVALID);
+	pair_done(&pair);
+}
+
+static void more_reads_than_connections_all_end(void **state)
+{
+	(void)state;
+	enum { READS = 12 };
+	struct pair pair;
+	uint8_t *destination[READS];
+	bool ended[READS + 1] = {false};
+	uint64_t first = 0;
+
+	pair_init(&pair, "");
+	for (int i = 0; i < READS; i++) {
+		pair.token.bytes[0] = (uint8_t)i;
+		start_grant(&pair);
+	}
+	for (int i = 0; i < READS; i++) {
+		struct okv_mover_range range[RANGES];
+		uint64_t id, total = 0;
+
+		destination[i] = malloc(4000000);
+		for (int r = 0; r < RANGES; r++) {
+			range[r] = (struct okv_mover_range){.bytes = destination[i] + total, .size = sizes[r]};
+			total += sizes[r];
+		}
+		pair.token.bytes[0] = (uint8_t)i;
+		assert_int_equal(okv_mover_read(pair.reader.mover, "127.0.0.1", okv_mover_port(pair.source.mover),
+						&pair.token, range, RANGES, &id),
+				 OKV_OK);
+		if (i == 0)
+			first = id;
+		if (i == READS - 1)
+			okv_mover_read_cancel(pair.reader.mover, id); /* one that still waits */
+	}
+	for (int left = READS; left > 0;) {
+		struct okv_mover_event event = next_event(pair.reader.mover);
+
+		if (event.kind != OKV_MOVER_READ_ENDED)
+			continue;
+		left--;
+		assert_false(ended[event.id - first]);
+		ended[event.id - first] = true;
+		assert_int_equal(event.status, event.id - first == READS - 1 ? OKV_ERR_CANCELLED : OKV_OK);
+	}
+	for (int i = 0; i < READS - 1; i++)
+		assert_memory_equal(destination[i], pair.source.memory, 4096);
+	for (int i = 0; i < READS; i++)
+		free(destination[i]);
+	pair_done(&pair); /* one grant is still out: destroy takes it back */
+}
+
+/* --- a hostile or foreign other end ----------------------------------------------------------------------------- */
+
+static int connect_to(uint16_t port)
+{
+	struct sockaddr_in at = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	return fd;
+}
+
+/* Sends a request and reads what comes: the status of the response, or -1 when the connection just ends. */
+static int status_of_request(uint16_t port, uint32_t magic, uint16_t version, uint16_t type)
+{
+	uint8_t bytes[24] = {0};
+	struct okv_writer writer = okv_writer_of(bytes, sizeof(bytes));
+	int fd = connect_to(port);
+
+	okv_write_u32(&writer, magic);
+	okv_write_u16(&writer, version);
+	okv_write_u16(&writer, type);
+	assert_int_equal(write(fd, bytes, 24), 24);
+	ssize_t got = recv(fd, bytes, 16, MSG_WAITALL);
+	close(fd);
+	if (got != 16)
+		return -1;
+	struct okv_reader reader = okv_reader_of(bytes + 6, 2);
+	return okv_read_u16(&reader);
+}
+
+static void malformed_requests_are_refused_by_name(void **state)
+{
+	(void)state;
+	struct okv_mover *mover = mover_with("127.0.0.1", "");
+	uint16_t port = okv_mover_port(mover);
+
+	assert_int_equal(status_of_request(port, 0x44564b4f, 1, 1), OKV_ERR_ABSENT);
+	assert_int_equal(status_of_request(port, 0x44564b4f, 2, 1), OKV_ERR_VERSION);
+	assert_int_equal(status_of_request(port, 0x44564b4f, 1, 9), OKV_ERR_PROTOCOL);
+	assert_int_equal(status_of_request(port, 0x20544547, 1, 1), -1);
+	okv_mover_destroy(mover);
+}
+
+/* A source that answers every request with `response` and then hangs up. */
+static enum okv_status read_from_impostor(const uint8_t *response, size_t size)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t at_size = sizeof(at);
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	uint8_t memory[100], request[24];
+	struct okv_mover_range range = {.bytes = memory, .size = sizeof(memory)};
+	struct okv_mover_token token = {{0}};
+	struct okv_mover *mover = mover_with("", "");
+	uint64_t id;
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, at_size), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &at_size), 0);
+	assert_int_equal(okv_mover_read(mover, "127.0.0.1", ntohs(at.sin_port), &token, &range, 1, &id), OKV_OK);
+	int fd = accept(listener, NULL, NULL);
+	assert_int_equal(recv(fd, request, sizeof(request), MSG_WAITALL), 24);
+	assert_int_equal(write(fd, response, size), (ssize_t)size);
+	close(fd);
+	close(listener);
+
+	struct okv_mover_event event;
+	do
+		event = next_event(mover);
+	while (event.kind != OKV_MOVER_READ_ENDED);
+	okv_mover_destroy(mover);
+	return event.status;
+}
+
+static void malformed_responses_are_refused_by_name(void **state)
+{
+	(void)state;
+	uint8_t response[16] = {'O', 'K', 'V', 'D', 1, 0, 0, 0, 100};
+
+	assert_int_equal(read_from_impostor(response, 16), OKV_ERR_DISCONNECTED); /* header, no bytes */
+	assert_int_equal(read_from_impostor(response, 7), OKV_ERR_DISCONNECTED);
+	response[8] = 101;
+	assert_int_equal(read_from_impostor(response, 16), OKV_ERR_PROTOCOL);
+	response[15] = 0xff;
+	assert_int_equal(read_from_impostor(response, 16), OKV_ERR_PROTOCOL);
+	response[4] = 2;
+	assert_int_equal(read_from_impostor(response, 16), OKV_ERR_VERSION);
+	response[0] = 'X';
+	assert_int_equal(read_from_impostor(response, 16), OKV_ERR_PROTOCOL);
+}
+
+static void an_address_that_cannot_be_listened_on_is_refused(void **state)
+{
+	(void)state;
+	struct okv_mover *first = mover_with("127.0.0.1", ""), *second = NULL;
+	struct okv_reason reason;
+	struct okv_mover_options options = {.listen_address = "127.0.0.1", .listen_port = okv_mover_port(first)};
+
+	assert_int_not_equal(okv_mover_create(&options, &second, &reason), OKV_OK);
+	assert_string_equal(reason.field, "listen");
+	options.listen_address = "not-an-address";
+	assert_int_equal(okv_mover_create(&options, &second, &reason), OKV_ERR_INVALID);
+	assert_null(second);
+	okv_mover_destroy(first);
+	okv_mover_destroy(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_read_lands_byte_for_byte_and_both_ends_get_their_memory_back),
+		cmocka_unit_test(a_token_is_good_for_one_read),
+		cmocka_unit_test(an_ended_grant_cannot_be_read),
+		cmocka_unit_test(a_destination_of_another_size_is_refused_before_a_byte_lands),
+		cmocka_unit_test(a_source_that_resets_mid_read_is_a_disconnection),
+		cmocka_unit_test(a_source_that_announces_a_wrong_length_is_refused),
+		cmocka_unit_test(a_stalled_read_goes_on_when_the_source_does),
+		cmocka_unit_test(a_cancelled_read_ends_at_once_and_the_source_sees_the_reader_go),
+		cmocka_unit_test(faults_spare_the_reads_before_the_one_they_start_at),
+		cmocka_unit_test(ending_a_grant_cuts_its_reader_off),
+		cmocka_unit_test(nobody_listening_is_a_disconnection_and_a_bad_address_is_invalid),
+		cmocka_unit_test(more_reads_than_connections_all_end),
+		cmocka_unit_test(malformed_requests_are_refused_by_name),
+		cmocka_unit_test(malformed_responses_are_refused_by_name),
+		cmocka_unit_test(an_address_that_cannot_be_listened_on_is_refused),
+	};
+	return cmocka_run_group_tests_name("mover_tcp", tests, NULL, NULL);
+}
