@@ -241,7 +241,7 @@ static uint64_t fetch_shares(const int *fds, unsigned connections, uint8_t *dest
 static void measure_setting(const struct setting *setting, char **sizes, uint8_t *source, uint8_t *destination,
 			    unsigned samples)
 {
-	uint64_t samples_ns[SAMPLES_MAX];
+	uint64_t samples_ns[SAMPLES_MAX] = {0};
 	int fds[CONNECTIONS_MAX];
 	uint16_t port;
 	int listener = listen_somewhere(setting, &port);
@@ -289,7 +289,7 @@ static void measure_own(char **sizes, unsigned samples)
 static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsigned samples)
 {
 	const struct setting setting = {.connections = 1};
-	uint64_t samples_ns[SAMPLES_MAX];
+	uint64_t samples_ns[SAMPLES_MAX] = {0};
 	uint8_t *destination = warm_memory(bytes);
 	struct flow flow = {.fd = connect_to(port, 0)};
 
