@@ -121,7 +121,7 @@ static void exactly_the_candidates_of_the_definition_are_drawn(void **state)
 
 	(void)state;
 	assert_int_equal(okv__sampler_init(&sampler, VOCABULARY, NULL), OKV_OK);
-	for (unsigned round = 0; round < 60; round++) {
+	for (unsigned round = 0; round < 25; round++) {
 		struct okv_sampling sampling = {.temperature = 0.5f + (float)okv_rng_below(&rng, 20) / 10,
 						.top_k = (uint32_t)okv_rng_below(&rng, 3) * 7,
 						.top_p = okv_rng_below(&rng, 2) ? 1 : 0.7f,
