@@ -59,3 +59,8 @@ size_t okv_attend_scratch(uint32_t head_dim, uint32_t visible_max)
 {
 	return okv__attend_scratch_of(NULL, head_dim, visible_max).size * sizeof(float);
 }
+
+float okv_score_scale(uint32_t head_dim)
+{
+	return 1 / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss((float)head_dim)));
+}

@@ -85,7 +85,7 @@ static uint64_t rope_hash(struct bench *b)
 
 static uint64_t attention_hash(const struct okv_kernels *kernels, struct bench *b)
 {
-	struct okv_kv_page pages[PAGES];
+	struct okv_attended_page pages[PAGES];
 	struct okv_attention a = {.pages = pages,
 				  .page_tokens = PAGE,
 				  .head_dim = DIM,
@@ -105,7 +105,8 @@ static uint64_t attention_hash(const struct okv_kernels *kernels, struct bench *
 		for (uint32_t i = 0; i < PAGE * DIM; i++)
 			b->values[p][i] = okv_narrow(unit(p * PAGE * DIM + i) * 3);
 		kernels->rotate(b->values[p], DIM, false, b->out, DIM, PAGE, PAGE, b->rotated[p]);
-		pages[p] = (struct okv_kv_page){.bytes = (uint8_t *)b->values[p], .rotated = (uint8_t *)b->rotated[p]};
+		pages[p] = (struct okv_attended_page){.bytes = (const uint8_t *)b->values[p],
+						      .rotated = (const uint8_t *)b->rotated[p]};
 	}
 	kernels->attend(&a, &queries, b->scratch);
 	return hash_of(b->out, sizeof(float) * (2 * GROUP * DIM + 2 * GROUP * DIM / OKV_BLOCK));

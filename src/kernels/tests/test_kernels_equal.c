@@ -297,13 +297,21 @@ struct paged {
 	bool is_f32;
 };
 
+static uint8_t *random_page(struct okv_rng *rng, bool is_f32, size_t elements)
+{
+	uint8_t *page = take(elements * (is_f32 ? 4 : 2));
+
+	fill_halves(rng, page, is_f32, elements);
+	return page;
+}
+
 static void compare_attention(const struct okv_kernels *kernels, struct okv_rng *rng, struct paged p, uint32_t count)
 {
 	enum { PAGES_MAX = 128, STRIDE = 3 };
 	size_t element = p.is_f32 ? 4 : 2, page_elements = (size_t)p.page_tokens * p.kv_heads * p.head_dim;
 	uint32_t pages = (p.entries + p.page_tokens - 1) / p.page_tokens, width = p.group * p.head_dim;
 	uint32_t head = (uint32_t)okv_rng_below(rng, p.kv_heads);
-	struct okv_kv_page page[PAGES_MAX];
+	struct okv_attended_page page[PAGES_MAX];
 	struct okv_attention a = {
 		.pages = page,
 		.is_f32 = p.is_f32,
@@ -323,10 +331,8 @@ static void compare_attention(const struct okv_kernels *kernels, struct okv_rng 
 	assert_true(pages <= PAGES_MAX);
 	fill(rng, q, (size_t)count * width);
 	for (uint32_t i = 0; i < pages; i++) {
-		page[i].bytes = take(page_elements * element);
-		page[i].rotated = take(page_elements * element);
-		fill_halves(rng, page[i].bytes, p.is_f32, page_elements);
-		fill_halves(rng, page[i].rotated, p.is_f32, page_elements);
+		page[i].bytes = random_page(rng, p.is_f32, page_elements);
+		page[i].rotated = random_page(rng, p.is_f32, page_elements);
 	}
 	for (int i = 0; i < 2; i++) {
 		queries[i] = (struct okv_queries){.q = q,
@@ -346,8 +352,8 @@ static void compare_attention(const struct okv_kernels *kernels, struct okv_rng 
 		free(queries[i].sums);
 	}
 	for (uint32_t i = 0; i < pages; i++) {
-		free(page[i].bytes);
-		free(page[i].rotated);
+		free((void *)(uintptr_t)page[i].bytes);
+		free((void *)(uintptr_t)page[i].rotated);
 	}
 	free(q);
 	free(scratch);

@@ -51,10 +51,15 @@ struct okv_activations {
 	uint32_t row_stride; /* >= rows */
 };
 
+/* A page of KV memory as attention reads it. */
+struct okv_attended_page {
+	const uint8_t *bytes;	/* [layer][Kraw, V][token][kv head x dim] */
+	const uint8_t *rotated; /* the derived plane */
+};
+
 /* Where attention finds one KV head of one layer in any page of a sequence. */
-struct okv_kv_page;
 struct okv_attention {
-	const struct okv_kv_page *pages; /* the page table of the sequence */
+	const struct okv_attended_page *pages; /* the page table of the sequence */
 	bool is_f32;			 /* else f16 */
 	uint32_t page_tokens;		 /* a multiple of 8 */
 	uint32_t head_dim;		 /* a multiple of 16 */
@@ -63,12 +68,6 @@ struct okv_attention {
 	size_t values_offset;		 /* bytes from a page's `bytes` to the head's V of token 0 */
 	size_t value_stride;		 /* elements from one token's V to the next */
 	float scale;			 /* multiplies every score */
-};
-
-/* A page of KV memory as its owner hands it out; both parts are 64-byte aligned. */
-struct okv_kv_page {
-	uint8_t *bytes;	  /* borrowed: [layer][Kraw, V][token][kv head x dim] */
-	uint8_t *rotated; /* borrowed: the derived plane */
 };
 
 /* Consecutive rows of one sequence: row t sees list entries 0 .. visible + t - 1. */
@@ -151,6 +150,9 @@ void okv_panels_row(const struct okv_panels *panels, uint32_t output, float *ret
  * exp, log, sin and cos (+ - * / fma only).
  */
 void okv_rope_table(double theta, uint32_t rope_dims, uint32_t head_dim, uint32_t positions, float *ret_table);
+
+/* 1 / sqrt(head_dim), the scale of scores. */
+float okv_score_scale(uint32_t head_dim);
 
 /* Bytes of scratch for okv_kernels.attend over at most `visible_max` entries. */
 size_t okv_attend_scratch(uint32_t head_dim, uint32_t visible_max);

@@ -27,6 +27,7 @@
 #include "okv/base/digest.h"
 #include "okv/base/status.h"
 
+struct okv_kernels;
 struct okv_model;
 struct okv_graph;
 
@@ -63,6 +64,7 @@ struct okv_graph_options {
 	uint32_t rows_max; /* most rows of one step */
 	enum okv_kv_dtype dtype;
 	uint32_t page_tokens;
+	const struct okv_kernels *kernels; /* NULL: the fastest that this processor has; all give the same bits */
 };
 
 /* Loads the model's weights, repacked; digests them. The okv_gguf may be closed afterwards. */
