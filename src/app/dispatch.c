@@ -1,0 +1,82 @@
+#include "dispatch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+
+static const struct okv__command *const commands[] = {
+	&okv__command_generate,
+};
+
+enum { COMMANDS = sizeof(commands) / sizeof(*commands) };
+
+static void print_usage(FILE *file)
+{
+	fprintf(file, "Usage: orbitkv COMMAND [OPTIONS]\n\nCommands\n");
+	for (size_t i = 0; i < COMMANDS; i++)
+		fprintf(file, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+	fprintf(file, "\n`orbitkv COMMAND --help` explains one. `orbitkv --version` prints the version.\n");
+}
+
+static const char *command_name(const void *context, size_t index)
+{
+	(void)context;
+	return commands[index]->name;
+}
+
+static int refuse_command(const char *name, FILE *complaints)
+{
+	const char *nearest = okv__nearest(name, COMMANDS, command_name, NULL);
+
+	fprintf(complaints, "orbitkv: there is no command '%s'", name);
+	if (nearest)
+		fprintf(complaints, "; did you mean '%s'?", nearest);
+	fprintf(complaints, "\n`orbitkv --help` lists the commands.\n");
+	return OKV__EXIT_USAGE;
+}
+
+static int run(const struct okv__command *command, int count, char *const *arguments, FILE *out, FILE *complaints)
+{
+	void *settings = calloc(1, command->settings_size);
+	enum okv__asked asked = OKV__ASKED_HELP;
+	struct okv_reason reason = {.field = ""};
+	int exit_status = OKV__EXIT_OK;
+
+	if (!settings) {
+		fprintf(complaints, "orbitkv %s: no memory\n", command->name);
+		return OKV__EXIT_FAILED;
+	}
+	if (okv__options_read(command, count, arguments, settings, &asked, &reason) != OKV_OK) {
+		fprintf(complaints, "orbitkv %s: %s\n", command->name, reason.text);
+		exit_status = OKV__EXIT_USAGE;
+	} else if (asked == OKV__ASKED_HELP) {
+		okv__options_help(command, out);
+	} else {
+		exit_status = command->run(settings);
+	}
+	okv__options_done(command, settings);
+	free(settings);
+	return exit_status;
+}
+
+int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints)
+{
+	if (count < 2) {
+		print_usage(complaints);
+		return OKV__EXIT_USAGE;
+	}
+	if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "-h") == 0 ||
+	    strcmp(arguments[1], "help") == 0) {
+		print_usage(out);
+		return OKV__EXIT_OK;
+	}
+	if (strcmp(arguments[1], "--version") == 0) {
+		fprintf(out, "orbitkv %s\n", OKV_VERSION);
+		return OKV__EXIT_OK;
+	}
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (strcmp(arguments[1], commands[i]->name) == 0)
+			return run(commands[i], count - 2, arguments + 2, out, complaints);
+	return refuse_command(arguments[1], complaints);
+}
