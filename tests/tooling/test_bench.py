@@ -197,8 +197,8 @@ def test_the_command_lists_its_benches_explains_itself_and_refuses_unknown_names
 
 
 @pytest.mark.parametrize("arguments,wanted", [((1, 65536), 1), ((2, 1000, 70000), 2)])
-def test_the_bare_socket_reports_each_size_under_each_setting(orbitkv, arguments, wanted):
-    program = orbitkv.parent / "bench" / "okv-bench-socket"
+def test_the_bare_socket_reports_each_size_under_each_setting(arguments, wanted):
+    program = ROOT / "build-release" / "bench" / "okv-bench-socket"
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
