@@ -49,12 +49,12 @@ class Pair:
         recomputed, recomputed_s = ours.complete(self.engine_b, prompt, 1, "off")
         ours.expect(recomputed, computed_tokens=tokens)
         stepped, _ = ours.complete(self.engine_b, prompt, STEP_TOKENS, "full")
-        step_s = (stepped["total_ns"] - stepped["first_token_ns"]) / (STEP_TOKENS - 1) * 1e-9
+        step_s = (stepped["total_ms"] - stepped["first_token_ms"]) / (STEP_TOKENS - 1) * 1e-3
 
         socket_s = raw_socket(machine.build, [moved], 5)[moved].median
         left_s = (tokens - whole) * recomputed_s / tokens
         return {"restored": restored_s * 1e3, "resident": resident_s * 1e3, "recomputed": recomputed_s * 1e3,
-                "restore": restored["restore_ns"] * 1e-6, "socket": socket_s * 1e3,
+                "restore": restored["restore_ms"], "socket": socket_s * 1e3,
                 "limit": (socket_s + left_s + step_s) * 1e3}
 
 
