@@ -21,8 +21,8 @@ BENCHES = {
     "engine": (engine.run, "decode and prefill beside llama.cpp and the roofline"),
     "restore": (restore.run, "time to the first token restored from the other host, beside recomputing"),
     "llama-slots": (restore.run_slots, "llama.cpp's own way: a slot file read back and resumed"),
-    "mover": (mover.run, "verified READ and peer read beside a bare socket and Redis"),
-    "memory": (memory.run, "resident memory of a manager, an engine and llama.cpp"),
+    "mover": (mover.run, "Redis GET of 1 MiB beside a bare socket"),
+    "memory": (memory.run, "resident memory of llama.cpp"),
 }
 
 EXPLANATION = """\

@@ -1,4 +1,4 @@
-"""bench `memory`: what processes keep resident, from the kernel's own account of their mappings."""
+"""bench `memory`: what a process keeps resident, from the kernel's own account of their mappings."""
 from . import ours
 from .opponents import LlamaServer
 from .stats import Series, make_row

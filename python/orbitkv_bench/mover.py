@@ -1,7 +1,4 @@
-"""bench `mover`: a verified READ beside a bare socket, the whole peer read, and Redis.
-
-okv-bench-mover alternates both sides by itself, with the same connections, threads and buffers.
-"""
+"""bench `mover`: what moving a block costs others: Redis beside a bare socket, the same client on both sides."""
 import statistics
 
 from .machine import fetch_line, raw_socket
