@@ -37,7 +37,7 @@ def download(target):
         links = [found.link for found in finder.find_all_candidates(PACKAGE)
                  if str(found.version) == VERSION and not found.link.is_wheel]
         if not links:
-            raise Unavailable(f"the package index has no source archive of {PACKAGE} {VERSION}")
+            raise Unavailable(f"the package index gives no source archive of {PACKAGE} {VERSION}; offline?")
         reply = session.get(links[0].url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
         reply.raise_for_status()
         digest = hashlib.sha256()
