@@ -138,9 +138,8 @@ bool okv_float_mode_is_set(void);
 /* Bytes of one row of `inputs` values in the GGUF layout, and of a whole packed matrix. */
 size_t okv_weight_row_bytes(enum okv_weight_type type, uint32_t inputs);
 size_t okv_panels_bytes(enum okv_weight_type type, uint32_t outputs, uint32_t inputs);
-/* Fills panels->bytes from GGUF rows. OKV_ERR_INVALID: a scale or a value is not finite. */
-OKV_MUST_CHECK enum okv_status okv_panels_pack(const struct okv_panels *panels, const uint8_t *rows,
-					       struct okv_reason *reason);
+/* Fills panels->bytes from GGUF rows, whose values and scales are finite. */
+void okv_panels_pack(const struct okv_panels *panels, const uint8_t *rows);
 /* Widens one output's weights: d * q, fma(d, q, m), or the value itself. */
 void okv_panels_row(const struct okv_panels *panels, uint32_t output, float *ret_row);
 

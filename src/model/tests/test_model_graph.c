@@ -1,0 +1,450 @@
+/*
+ * The forward pass against the oracle, bit for bit, on tiny random models of every weight type: random batches of
+ * several sequences, random chunks, page sizes, page orders, thread counts, kernels and both KV dtypes. Then what the
+ * loader refuses.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gguf_builder.h"
+#include "oracle.h"
+
+#include "okv/base/rng.h"
+#include "okv/kernels/kernels.h"
+#include "okv/model/graph.h"
+
+enum { SEQUENCES = 3, TOKENS_MAX = 300, ROWS_MAX = 70, PAGES_MAX = 40 };
+
+static const uint32_t lengths[SEQUENCES] = {41, TOKENS_MAX, 9};
+
+struct fixture {
+	struct okv_gguf *gguf;
+	struct okv_model *model;
+	uint32_t vocabulary;
+	uint32_t tokens[SEQUENCES][TOKENS_MAX];
+	float *expected[SEQUENCES]; /* [token][vocabulary] */
+};
+
+static struct okv_gguf *tiny_gguf(const struct tiny_model_options *options)
+{
+	struct okv_buf file = {0};
+	struct okv_reason reason = {0};
+	struct okv_gguf *gguf;
+
+	tiny_model_write(options, &file);
+	assert_false(file.failed);
+	if (okv_gguf_parse(file.data, file.size, &gguf, &reason) != OKV_OK)
+		fail_msg("%s", reason.text);
+	okv_buf_done(&file);
+	return gguf;
+}
+
+static void fixture_open(struct fixture *f, const struct tiny_model_options *options, enum okv_kv_dtype dtype,
+			 struct okv_rng *rng)
+{
+	struct okv_reason reason = {0};
+	struct oracle *oracle;
+
+	f->gguf = tiny_gguf(options);
+	if (okv_model_create(f->gguf, &f->model, &reason) != OKV_OK)
+		fail_msg("%s", reason.text);
+	f->vocabulary = okv_model_shape(f->model)->vocabulary;
+	oracle = oracle_create(f->gguf, okv_model_shape(f->model), dtype);
+	for (int s = 0; s < SEQUENCES; s++) {
+		f->expected[s] = calloc((size_t)lengths[s] * f->vocabulary, sizeof(float));
+		assert_non_null(f->expected[s]);
+		oracle_clear(oracle);
+		for (uint32_t i = 0; i < lengths[s]; i++) {
+			f->tokens[s][i] = (uint32_t)okv_rng_below(rng, f->vocabulary);
+			oracle_append(oracle, f->tokens[s][i], f->expected[s] + (size_t)i * f->vocabulary);
+		}
+	}
+	oracle_destroy(oracle);
+}
+
+static void fixture_close(struct fixture *f)
+{
+	for (int s = 0; s < SEQUENCES; s++)
+		free(f->expected[s]);
+	okv_model_destroy(f->model);
+	okv_gguf_close(f->gguf);
+}
+
+static void *take(size_t size)
+{
+	void *memory = aligned_alloc(64, (size + 63) / 64 * 64);
+
+	assert_non_null(memory);
+	return memory;
+}
+
+/* The pages of all sequences are cut from one arena in random order. */
+struct pages {
+	uint8_t *bytes, *rotated;
+	struct okv_kv_page page[SEQUENCES][PAGES_MAX];
+};
+
+static void pages_open(struct pages *p, const struct okv_kv_layout *layout, struct okv_rng *rng)
+{
+	uint32_t order[SEQUENCES * PAGES_MAX], count = SEQUENCES * PAGES_MAX;
+
+	p->bytes = take(count * layout->page_bytes);
+	p->rotated = take(count * layout->rotated_bytes);
+	memset(p->bytes, 0xff, count * layout->page_bytes); /* NaN wherever nothing was written */
+	memset(p->rotated, 0xff, count * layout->rotated_bytes);
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t other = (uint32_t)okv_rng_below(rng, i + 1);
+
+		order[i] = order[other];
+		order[other] = i;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		p->page[i / PAGES_MAX][i % PAGES_MAX] =
+			(struct okv_kv_page){.bytes = p->bytes + order[i] * layout->page_bytes,
+					     .rotated = p->rotated + order[i] * layout->rotated_bytes};
+}
+
+static void pages_close(struct pages *p)
+{
+	free(p->bytes);
+	free(p->rotated);
+}
+
+struct batch {
+	struct okv_graph_row rows[ROWS_MAX];
+	int sequence[ROWS_MAX]; /* of each row */
+	uint32_t count;
+};
+
+/* A random mix: from each sequence with tokens left, sometimes nothing, sometimes one token, sometimes a chunk. */
+static void fill_batch(struct batch *b, const struct fixture *f, struct pages *pages, uint32_t done[SEQUENCES],
+		       struct okv_rng *rng)
+{
+	b->count = 0;
+	for (int s = 0; s < SEQUENCES; s++) {
+		uint32_t left = lengths[s] - done[s], room = ROWS_MAX - b->count, take_now;
+
+		take_now = okv_rng_below(rng, 3) ? (uint32_t)okv_rng_below(rng, 60) : 1;
+		take_now = take_now < left ? take_now : left;
+		take_now = take_now < room ? take_now : room;
+		for (uint32_t i = 0; i < take_now; i++, done[s]++) {
+			b->sequence[b->count] = s;
+			b->rows[b->count++] = (struct okv_graph_row){.token = f->tokens[s][done[s]],
+								     .position = done[s],
+								     .pages = pages->page[s],
+								     .wants_logits = okv_rng_below(rng, 2)};
+		}
+	}
+}
+
+static void check_batch(const struct batch *b, const struct fixture *f, const float *logits)
+{
+	for (uint32_t row = 0; row < b->count; row++) {
+		const float *expected = f->expected[b->sequence[row]] + (size_t)b->rows[row].position * f->vocabulary;
+
+		if (!b->rows[row].wants_logits)
+			continue;
+		if (memcmp(logits, expected, f->vocabulary * sizeof(float)) != 0)
+			fail_msg("sequence %d, position %u, in a batch of %u: bits differ from the oracle's",
+				 b->sequence[row], b->rows[row].position, b->count);
+		logits += f->vocabulary;
+	}
+}
+
+static void check_rotation(struct okv_graph *graph, struct pages *pages, size_t rotated_bytes)
+{
+	uint32_t page_tokens = okv_graph_layout(graph)->page_tokens;
+	uint8_t *again = take(rotated_bytes);
+
+	for (int s = 0; s < SEQUENCES; s++)
+		for (uint32_t start = 0; start < lengths[s]; start += page_tokens) {
+			struct okv_kv_page page = pages->page[s][start / page_tokens];
+			uint32_t left = lengths[s] - start;
+			const uint8_t *written = page.rotated;
+
+			memset(again, 0xff, rotated_bytes);
+			page.rotated = again;
+			okv_graph_rotate(graph, &page, start, left < page_tokens ? left : page_tokens);
+			assert_memory_equal(again, written, rotated_bytes);
+		}
+	free(again);
+}
+
+static void run_schedule(const struct fixture *f, const struct okv_graph_options *options, struct okv_rng *rng)
+{
+	struct okv_reason reason = {0};
+	struct okv_graph *graph;
+	struct pages pages;
+	uint32_t done[SEQUENCES] = {0};
+	float *logits = take((size_t)ROWS_MAX * f->vocabulary * sizeof(float));
+
+	if (okv_graph_create(f->model, options, &graph, &reason) != OKV_OK)
+		fail_msg("%s", reason.text);
+	pages_open(&pages, okv_graph_layout(graph), rng);
+	while (memcmp(done, lengths, sizeof done) != 0) {
+		struct batch batch;
+
+		fill_batch(&batch, f, &pages, done, rng);
+		if (batch.count == 0)
+			continue;
+		okv_graph_step(graph, batch.rows, batch.count, logits);
+		check_batch(&batch, f, logits);
+	}
+	check_rotation(graph, &pages, okv_graph_layout(graph)->rotated_bytes);
+	pages_close(&pages);
+	okv_graph_destroy(graph);
+	free(logits);
+}
+
+static void run_type(enum okv_tensor_type type, enum okv_kv_dtype dtype, uint64_t seed)
+{
+	static const uint32_t page_sizes[] = {8, 16, 32, 24};
+	static const char *const names[] = {"reference", "avx2", "avx512"};
+	struct okv_rng rng = okv_rng_seeded(seed);
+	struct tiny_model_options options = tiny_model_default(type);
+	struct fixture f;
+
+	options.seed = seed;
+	options.ffn = 96; /* three blocks over two groups: one and two */
+	options.separate_output = seed % 2;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	fixture_open(&f, &options, dtype, &rng);
+	for (unsigned threads = 1; threads <= 3; threads++) {
+		struct okv_graph_options graph = {.threads = threads,
+						  .rows_max = ROWS_MAX,
+						  .dtype = dtype,
+						  .page_tokens = page_sizes[okv_rng_below(&rng, 4)],
+						  .kernels = okv_kernels_named(names[(threads + seed) % 3])};
+
+		run_schedule(&f, &graph, &rng);
+	}
+	fixture_close(&f);
+}
+
+static void every_schedule_gives_the_oracles_bits(void **state)
+{
+	(void)state;
+	static const enum okv_tensor_type types[] = {OKV_TENSOR_F32, OKV_TENSOR_F16, OKV_TENSOR_Q4_0, OKV_TENSOR_Q4_1,
+						     OKV_TENSOR_Q8_0};
+
+	for (unsigned i = 0; i < 5; i++) {
+		run_type(types[i], OKV_KV_F16, 100 + i);
+		run_type(types[i], OKV_KV_F32, 200 + i);
+	}
+}
+
+/* The negative control: the oracle of another model, or of another dtype, does not agree. */
+static void another_dtype_or_model_has_other_bits(void **state)
+{
+	(void)state;
+	struct tiny_model_options options = tiny_model_default(OKV_TENSOR_Q4_1);
+	float *logits[3];
+
+	for (int i = 0; i < 3; i++) {
+		struct okv_gguf *gguf;
+		struct okv_model *model;
+		struct oracle *oracle;
+
+		options.seed = i == 2 ? 2 : 1;
+		gguf = tiny_gguf(&options);
+		assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+		logits[i] = calloc(okv_model_shape(model)->vocabulary, sizeof(float));
+		oracle = oracle_create(gguf, okv_model_shape(model), i == 1 ? OKV_KV_F32 : OKV_KV_F16);
+		for (uint32_t token = 0; token < 4; token++)
+			oracle_append(oracle, token, logits[i]);
+		oracle_destroy(oracle);
+		okv_model_destroy(model);
+		okv_gguf_close(gguf);
+	}
+	assert_memory_not_equal(logits[0], logits[1], 200 * sizeof(float));
+	assert_memory_not_equal(logits[0], logits[2], 200 * sizeof(float));
+	for (int i = 0; i < 3; i++)
+		free(logits[i]);
+}
+
+static void weights_digest_depends_on_weights_only(void **state)
+{
+	(void)state;
+	struct okv_hash digest[3];
+
+	for (int i = 0; i < 3; i++) {
+		struct tiny_model_options options = tiny_model_default(OKV_TENSOR_Q8_0);
+		struct okv_gguf *gguf;
+		struct okv_model *model;
+
+		options.seed = i == 2 ? 8 : 7;
+		options.splitter = i == 1 ? "gpt-2" : "smollm";
+		gguf = tiny_gguf(&options);
+		assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+		digest[i] = *okv_model_weights_digest(model);
+		okv_model_destroy(model);
+		okv_gguf_close(gguf);
+	}
+	assert_true(okv_hash_equal(&digest[0], &digest[1]));
+	assert_false(okv_hash_equal(&digest[0], &digest[2]));
+}
+
+static void graph_options_out_of_range_are_refused_by_name(void **state)
+{
+	(void)state;
+	struct tiny_model_options tiny = tiny_model_default(OKV_TENSOR_F32);
+	struct okv_gguf *gguf = tiny_gguf(&tiny);
+	struct okv_model *model;
+	struct okv_graph *graph = NULL;
+	struct okv_reason reason;
+	static const struct {
+		struct okv_graph_options options;
+		const char *field;
+	} bad[] = {
+		{{.threads = 1, .rows_max = 8, .page_tokens = 12}, "page_tokens"},
+		{{.threads = 1, .rows_max = 8, .page_tokens = 0}, "page_tokens"},
+		{{.threads = 1, .rows_max = 8, .page_tokens = 264}, "page_tokens"},
+		{{.threads = 1, .rows_max = 0, .page_tokens = 16}, "rows_max"},
+		{{.threads = 1, .rows_max = 8, .page_tokens = 16, .dtype = (enum okv_kv_dtype)7}, "dtype"},
+		{{.threads = 1000, .rows_max = 8, .page_tokens = 16}, "threads"},
+	};
+
+	assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		assert_int_equal(okv_graph_create(model, &bad[i].options, &graph, &reason), OKV_ERR_INVALID);
+		assert_string_equal(reason.field, bad[i].field);
+		assert_null(graph);
+	}
+	okv_model_destroy(model);
+	okv_gguf_close(gguf);
+}
+
+/* ---- what the loader refuses ---- */
+
+/* A one-layer model by hand, with one thing changed. */
+struct hand_made {
+	const char *architecture, *skip_tensor, *extra_tensor, *scaling;
+	const char *number_key; /* replaces the number of this key, or adds it */
+	uint32_t number, ffn_extent;
+	bool norm_is_f16;
+};
+
+static void add_number(struct gguf_builder *b, const struct hand_made *h, const char *key, uint32_t value)
+{
+	gguf_add_u32(b, key, h->number_key && !strcmp(h->number_key, key) ? h->number : value);
+}
+
+static void add_matrix(struct gguf_builder *b, const struct hand_made *h, const char *name, uint64_t inputs,
+		       uint64_t outputs, bool is_norm)
+{
+	enum okv_tensor_type type = is_norm ? OKV_TENSOR_F32 : OKV_TENSOR_Q8_0;
+	struct okv_buf data = {0};
+
+	if (h->skip_tensor && !strcmp(h->skip_tensor, name))
+		return;
+	if (is_norm && h->norm_is_f16)
+		type = OKV_TENSOR_F16;
+	tiny_weights_append(&data, type, inputs * outputs, 3);
+	gguf_add_tensor(b, name, type, is_norm ? 1 : 2, (const uint64_t[]){inputs, outputs}, data.data, data.size);
+	okv_buf_done(&data);
+}
+
+static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
+{
+	struct gguf_builder b = {0};
+	struct okv_buf file = {0};
+	struct okv_reason reason = {0};
+	struct okv_gguf *gguf;
+	uint64_t ffn = h->ffn_extent ? h->ffn_extent : 64;
+
+	gguf_add_string(&b, "general.architecture", h->architecture ? h->architecture : "llama");
+	add_number(&b, h, "llama.block_count", 1);
+	add_number(&b, h, "llama.context_length", 64);
+	add_number(&b, h, "llama.embedding_length", 32);
+	add_number(&b, h, "llama.feed_forward_length", 64);
+	add_number(&b, h, "llama.attention.head_count", 2);
+	add_number(&b, h, "llama.attention.head_count_kv", 1);
+	add_number(&b, h, "llama.rope.dimension_count", 16);
+	if (h->number_key && !strcmp(h->number_key, "llama.expert_count"))
+		gguf_add_u32(&b, h->number_key, h->number);
+	if (h->number_key && !strcmp(h->number_key, "llama.attention.value_length"))
+		gguf_add_u32(&b, h->number_key, h->number);
+	gguf_add_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	if (h->scaling)
+		gguf_add_string(&b, "llama.rope.scaling.type", h->scaling);
+	add_matrix(&b, h, "token_embd.weight", 32, 40, false);
+	add_matrix(&b, h, "output_norm.weight", 32, 1, true);
+	add_matrix(&b, h, "blk.0.attn_norm.weight", 32, 1, true);
+	add_matrix(&b, h, "blk.0.attn_q.weight", 32, 32, false);
+	add_matrix(&b, h, "blk.0.attn_k.weight", 32, 16, false);
+	add_matrix(&b, h, "blk.0.attn_v.weight", 32, 16, false);
+	add_matrix(&b, h, "blk.0.attn_output.weight", 32, 32, false);
+	add_matrix(&b, h, "blk.0.ffn_norm.weight", 32, 1, true);
+	add_matrix(&b, h, "blk.0.ffn_gate.weight", 32, ffn, false);
+	add_matrix(&b, h, "blk.0.ffn_up.weight", 32, ffn, false);
+	add_matrix(&b, h, "blk.0.ffn_down.weight", 64, 32, false);
+	if (h->extra_tensor)
+		add_matrix(&b, h, h->extra_tensor, 32, 1, true);
+	gguf_write(&b, &file);
+	if (okv_gguf_parse(file.data, file.size, &gguf, &reason) != OKV_OK)
+		fail_msg("%s", reason.text);
+	gguf_builder_done(&b);
+	okv_buf_done(&file);
+	return gguf;
+}
+
+static void the_loader_names_what_it_refuses(void **state)
+{
+	(void)state;
+	static const struct {
+		struct hand_made change;
+		enum okv_status status;
+		const char *word;
+	} bad[] = {
+		{{0}, OKV_OK, ""},
+		{{.architecture = "mamba"}, OKV_ERR_UNSUPPORTED, "mamba"},
+		{{.skip_tensor = "blk.0.attn_v.weight"}, OKV_ERR_INVALID, "blk.0.attn_v.weight"},
+		{{.skip_tensor = "output_norm.weight"}, OKV_ERR_INVALID, "output_norm.weight"},
+		{{.extra_tensor = "blk.0.attn_q.bias"}, OKV_ERR_UNSUPPORTED, "blk.0.attn_q.bias"},
+		{{.extra_tensor = "blk.7.ffn_norm.weight"}, OKV_ERR_UNSUPPORTED, "blk.7.ffn_norm.weight"},
+		{{.scaling = "yarn"}, OKV_ERR_UNSUPPORTED, "yarn"},
+		{{.scaling = "none"}, OKV_OK, ""},
+		{{.ffn_extent = 96}, OKV_ERR_INVALID, "ffn_gate"},
+		{{.norm_is_f16 = true}, OKV_ERR_UNSUPPORTED, "F32"},
+		{{.number_key = "llama.block_count", .number = 0}, OKV_ERR_INVALID, "llama.block_count"},
+		{{.number_key = "llama.block_count", .number = 5000}, OKV_ERR_INVALID, "llama.block_count"},
+		{{.number_key = "llama.embedding_length", .number = 33}, OKV_ERR_UNSUPPORTED, "33"},
+		{{.number_key = "llama.attention.head_count_kv", .number = 3}, OKV_ERR_INVALID, "3 KV heads"},
+		{{.number_key = "llama.attention.head_count", .number = 4}, OKV_ERR_UNSUPPORTED, "dimensions"},
+		{{.number_key = "llama.attention.value_length", .number = 32}, OKV_ERR_UNSUPPORTED, "values of 32"},
+		{{.number_key = "llama.rope.dimension_count", .number = 18}, OKV_ERR_INVALID, "18 of 16"},
+		{{.number_key = "llama.expert_count", .number = 8}, OKV_ERR_UNSUPPORTED, "experts"},
+		{{.number_key = "llama.context_length", .number = 1u << 30}, OKV_ERR_INVALID, "context_length"},
+	};
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct okv_gguf *gguf = hand_made_gguf(&bad[i].change);
+		struct okv_reason reason = {0};
+		struct okv_model *model = NULL;
+		enum okv_status status = okv_model_create(gguf, &model, &reason);
+
+		if (status != bad[i].status || !strstr(reason.text, bad[i].word))
+			fail_msg("case %zu: %s (%s), without \"%s\"", i, okv_status_name(status), reason.text,
+				 bad[i].word);
+		okv_model_destroy(model);
+		okv_gguf_close(gguf);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_schedule_gives_the_oracles_bits),
+		cmocka_unit_test(another_dtype_or_model_has_other_bits),
+		cmocka_unit_test(weights_digest_depends_on_weights_only),
+		cmocka_unit_test(graph_options_out_of_range_are_refused_by_name),
+		cmocka_unit_test(the_loader_names_what_it_refuses),
+	};
+	return cmocka_run_group_tests_name("model_graph", tests, NULL, NULL);
+}
