@@ -1,4 +1,5 @@
 /* Which table a processor can run, and the floating-point mode that all of them need. */
+#include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
 
@@ -18,10 +19,13 @@ bool okv_float_mode_is_set(void)
 	return (_mm_getcsr() & MODE_MASK) == MODE;
 }
 
-/* __builtin_cpu_supports also asks the operating system (XGETBV) for the registers. */
+/* __builtin_cpu_supports also asks the operating system (XGETBV) for the registers; clang 14 does not know "f16c". */
 static bool has_avx2(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+	unsigned a, b, c = 0, d;
+
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+	       c & bit_F16C;
 }
 
 static bool has_avx512(void)

@@ -19,6 +19,17 @@
 #include "okv/kernels/kernels.h"
 #include "okv/model/graph.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define IS_UNDER_TSAN true
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define IS_UNDER_TSAN true
+#endif
+#endif
+#ifndef IS_UNDER_TSAN
+#define IS_UNDER_TSAN false
+#endif
+
 enum { SEQUENCES = 3, TOKENS_MAX = 300, ROWS_MAX = 70, PAGES_MAX = 40 };
 
 static const uint32_t lengths[SEQUENCES] = {41, TOKENS_MAX, 9};
@@ -234,8 +245,12 @@ static void every_schedule_gives_the_oracles_bits(void **state)
 						     OKV_TENSOR_Q8_0};
 
 	for (unsigned i = 0; i < 5; i++) {
+		if (IS_UNDER_TSAN &&
+		    types[i] != OKV_TENSOR_Q4_1) /* the oracle is slow there, and threads are what counts */
+			continue;
 		run_type(types[i], OKV_KV_F16, 100 + i);
-		run_type(types[i], OKV_KV_F32, 200 + i);
+		if (!IS_UNDER_TSAN)
+			run_type(types[i], OKV_KV_F32, 200 + i);
 	}
 }
 
