@@ -12,12 +12,14 @@ struct reader {
 	const struct okv__command *command;
 	void *settings;
 	struct okv_reason *reason;
-	char where[96];			 /* before a refusal's text: "" or the place in the file */
+	char where[96];			/* before a refusal's text: "" or the place in the file */
 	bool is_from_flag[OPTIONS_MAX]; /* given on the command line already */
 };
 
-static const struct okv__option config_option = {
-	.name = "config", .kind = OKV__OPTION_STRING, .argument = "FILE", .help = "Read options from FILE: lines of `key = value`."};
+static const struct okv__option config_option = {.name = "config",
+						 .kind = OKV__OPTION_STRING,
+						 .argument = "FILE",
+						 .help = "Read options from FILE: lines of `key = value`."};
 
 static void *field_of(const struct okv__option *option, void *settings)
 {
@@ -387,7 +389,7 @@ static enum okv_status walk(struct reader *reader, int count, char *const *argum
 	bool has_config = false;
 
 	for (int at = 0; at < count;) {
-		struct flag flag;
+		struct flag flag = {.option = NULL};
 		enum okv_status status;
 
 		if (strncmp(arguments[at], "--", 2) != 0 || !arguments[at][2])
@@ -396,8 +398,7 @@ static enum okv_status walk(struct reader *reader, int count, char *const *argum
 		status = take_flag(reader, count, arguments, &at, &flag);
 		if (status == OKV_OK && flag.option == &config_option && for_config) {
 			if (has_config)
-				return okv_refuse(reader->reason, OKV_ERR_INVALID, "config",
-						  "--config is given twice");
+				return okv_refuse(reader->reason, OKV_ERR_INVALID, "config", "--config is given twice");
 			has_config = true;
 			status = read_config(reader, flag.value);
 		}
@@ -421,8 +422,8 @@ static enum okv_status set_defaults(const struct reader *reader)
 	return OKV_OK;
 }
 
-enum okv_status okv__options_read(const struct okv__command *command, int count, char *const *arguments,
-				  void *settings, enum okv__asked *ret_asked, struct okv_reason *reason)
+enum okv_status okv__options_read(const struct okv__command *command, int count, char *const *arguments, void *settings,
+				  enum okv__asked *ret_asked, struct okv_reason *reason)
 {
 	struct reader reader = {.command = command, .settings = settings, .reason = reason};
 	enum okv_status status;

@@ -7,8 +7,8 @@
  *
  *     --name VALUE   --name=VALUE   --switch   --no-switch
  *
- * Settings are a plain struct of the command, zero-initialised by the caller; strings in it are owned by it and freed by
- * okv__options_done(). Refusals name the option, and suggest the nearest one when there is none of that name.
+ * Settings are a plain struct of the command, zero-initialised by the caller; strings in it are owned by it and freed
+ * by okv__options_done(). Refusals name the option, and suggest the nearest one when there is none of that name.
  */
 #ifndef OKV_APP_OPTIONS_H
 #define OKV_APP_OPTIONS_H
@@ -47,7 +47,7 @@ struct okv__option {
 
 struct okv__command {
 	const char *name;
-	const char *summary;	/* one line, for the list of commands */
+	const char *summary;	 /* one line, for the list of commands */
 	const char *description; /* for the help text; ends in a newline */
 	const struct okv__option *options;
 	size_t option_count;

@@ -105,7 +105,8 @@ static enum okv_status encode_prompt(struct run *run, const struct okv_gguf *ggu
 		status = okv_refuse(reason, OKV_ERR_INVALID, "prompt",
 				    "the prompt is empty; give --prompt TEXT, or text on standard input");
 	if (status == OKV_OK && !okv_utf8_is_valid(text.data, text.size))
-		status = okv_refuse(reason, OKV_ERR_INVALID, "prompt", "the prompt is not valid UTF-8; convert it first");
+		status = okv_refuse(reason, OKV_ERR_INVALID, "prompt",
+				    "the prompt is not valid UTF-8; convert it first");
 	if (status == OKV_OK && run->options->chat)
 		status = render_chat(run, gguf, &text, reason);
 	if (status == OKV_OK && !run->options->chat) {

@@ -98,9 +98,20 @@ static void sizes_are_bytes_or_carry_a_suffix(void **state)
 	static const struct {
 		const char *text;
 		uint64_t bytes; /* 0: refused */
-	} cases[] = {{"4096", 4096},	{"8kb", 8192},	 {"1mb", 1 << 20}, {"10gb", 10ULL << 30}, {"1tb", 1ULL << 40},
-		     {"4095", 0},	{"2tb", 0},	 {"", 0},	   {"-1", 0},		  {"1.5gb", 0},
-		     {"10 gb", 0},	{"10xb", 0},	 {"99999999999999999999", 0}, {"9999999999tb", 0}};
+	} cases[] = {{"4096", 4096},
+		     {"8kb", 8192},
+		     {"1mb", 1 << 20},
+		     {"10gb", 10ULL << 30},
+		     {"1tb", 1ULL << 40},
+		     {"4095", 0},
+		     {"2tb", 0},
+		     {"", 0},
+		     {"-1", 0},
+		     {"1.5gb", 0},
+		     {"10 gb", 0},
+		     {"10xb", 0},
+		     {"99999999999999999999", 0},
+		     {"9999999999tb", 0}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -187,7 +198,8 @@ static void flags_win_over_the_file_and_the_file_over_defaults(void **state)
 	char path[32], count[] = "--count=4", peer[] = "--peer=mine";
 
 	(void)state;
-	write_file(path, "# a comment\n\n  name = from file  # and another\ncount=7\nloud = true\npeer = a\npeer = b\n");
+	write_file(path,
+		   "# a comment\n\n  name = from file  # and another\ncount=7\nloud = true\npeer = a\npeer = b\n");
 	assert_int_equal(READ(&settings, &asked, &reason, count, word_config, path, peer), OKV_OK);
 	assert_string_equal(settings.name, "from file");
 	assert_int_equal(settings.count, 4);

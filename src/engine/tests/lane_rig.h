@@ -18,6 +18,7 @@
 
 #include "lane.h"
 #include "memory_source.h"
+#include "okv/base/rng.h"
 
 enum { REPLY_TOKENS = 512 };
 
