@@ -7,14 +7,13 @@
 
 static const struct okv__command *const commands[] = {
 	&okv__command_generate,
+	NULL,
 };
-
-enum { COMMANDS = sizeof(commands) / sizeof(*commands) };
 
 static void print_usage(FILE *file)
 {
 	fprintf(file, "Usage: orbitkv COMMAND [OPTIONS]\n\nCommands\n");
-	for (size_t i = 0; i < COMMANDS; i++)
+	for (size_t i = 0; commands[i]; i++)
 		fprintf(file, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
 	fprintf(file, "\n`orbitkv COMMAND --help` explains one. `orbitkv --version` prints the version.\n");
 }
@@ -27,8 +26,12 @@ static const char *command_name(const void *context, size_t index)
 
 static int refuse_command(const char *name, FILE *complaints)
 {
-	const char *nearest = okv__nearest(name, COMMANDS, command_name, NULL);
+	size_t count = 0;
+	const char *nearest;
 
+	while (commands[count])
+		count++;
+	nearest = okv__nearest(name, count, command_name, NULL);
 	fprintf(complaints, "orbitkv: there is no command '%s'", name);
 	if (nearest)
 		fprintf(complaints, "; did you mean '%s'?", nearest);
@@ -75,7 +78,7 @@ int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints
 		fprintf(out, "orbitkv %s\n", OKV_VERSION);
 		return OKV__EXIT_OK;
 	}
-	for (size_t i = 0; i < COMMANDS; i++)
+	for (size_t i = 0; commands[i]; i++)
 		if (strcmp(arguments[1], commands[i]->name) == 0)
 			return run(commands[i], count - 2, arguments + 2, out, complaints);
 	return refuse_command(arguments[1], complaints);

@@ -396,13 +396,16 @@ static enum okv_status walk(struct reader *reader, int count, char *const *argum
 			return okv_refuse(reader->reason, OKV_ERR_INVALID, "arguments",
 					  "unexpected argument '%.60s'; options start with --", arguments[at]);
 		status = take_flag(reader, count, arguments, &at, &flag);
-		if (status == OKV_OK && flag.option == &config_option && for_config) {
+		if (status != OKV_OK)
+			return status;
+		OKV_ASSERT(flag.option);
+		if (flag.option == &config_option && for_config) {
 			if (has_config)
 				return okv_refuse(reader->reason, OKV_ERR_INVALID, "config", "--config is given twice");
 			has_config = true;
 			status = read_config(reader, flag.value);
 		}
-		if (status == OKV_OK && flag.option != &config_option && !for_config)
+		if (flag.option != &config_option && !for_config)
 			status = apply_flag(reader, &flag);
 		if (status != OKV_OK)
 			return status;

@@ -143,14 +143,22 @@ static void finish_publish(struct okv_engine *engine, struct okv__transfer *tran
 	transfer_destroy(engine, transfer);
 }
 
-static struct okv__transfer *find(struct okv_engine *engine, uint64_t handle)
+static struct okv__transfer *transfer_of(struct okv_list *link)
+{
+	return OKV_CONTAINER_OF(link, struct okv__transfer, link);
+}
+
+/* Takes the transfer out of those under way; NULL if there is none of that handle. */
+static struct okv__transfer *take(struct okv_engine *engine, uint64_t handle)
 {
 	OKV_LIST_EACH(at, &engine->transfers)
 	{
-		struct okv__transfer *transfer = OKV_CONTAINER_OF(at, struct okv__transfer, link);
-
-		if (transfer->handle == handle)
-			return transfer;
+		/* The analyzer cannot follow a ring: what was freed had left it.
+		 * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+		if (transfer_of(at)->handle == handle) {
+			okv_list_remove(at);
+			return transfer_of(at);
+		}
 	}
 	return NULL;
 }
@@ -160,10 +168,9 @@ void okv__exchange_poll(struct okv_engine *engine)
 	struct okv_kv_completion completion;
 
 	while (engine->source && engine->source->poll(engine->source->context, &completion)) {
-		struct okv__transfer *transfer = find(engine, completion.handle);
+		struct okv__transfer *transfer = take(engine, completion.handle);
 
 		OKV_ASSERT(transfer && completion.blocks <= transfer->count);
-		okv_list_remove(&transfer->link);
 		okv_metric_add(transfer->is_restore ? engine->metrics.restores_in_flight
 						    : engine->metrics.publishes_in_flight,
 			       -1);
@@ -247,8 +254,9 @@ static uint64_t start_publish(struct okv_engine *engine, const struct okv__trans
 
 void okv__exchange_push(struct okv_engine *engine)
 {
-	while (!okv_list_is_empty(&engine->offers)) {
-		struct okv__transfer *offer = OKV_CONTAINER_OF(engine->offers.next, struct okv__transfer, link);
+	OKV_LIST_EACH_SAFE(at, &engine->offers)
+	{
+		struct okv__transfer *offer = transfer_of(at);
 		uint64_t handle = start_publish(engine, offer);
 
 		if (handle == 0 && engine->publish_count > 0)
@@ -266,14 +274,12 @@ void okv__exchange_push(struct okv_engine *engine)
 
 void okv__exchange_stop(struct okv_engine *engine)
 {
-	while (!okv_list_is_empty(&engine->offers))
-		drop_offer(engine, OKV_CONTAINER_OF(engine->offers.next, struct okv__transfer, link));
+	OKV_LIST_EACH_SAFE(at, &engine->offers)
+	drop_offer(engine, transfer_of(at));
 	OKV_LIST_EACH_SAFE(at, &engine->transfers)
 	{
-		struct okv__transfer *transfer = OKV_CONTAINER_OF(at, struct okv__transfer, link);
-
-		engine->source->cancel(engine->source->context, transfer->handle);
+		engine->source->cancel(engine->source->context, transfer_of(at)->handle);
 		okv_list_remove(at);
-		free(transfer);
+		free(transfer_of(at));
 	}
 }

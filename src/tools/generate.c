@@ -40,6 +40,7 @@ struct run {
 	struct okv_detokenizer detokenizer;
 	struct mailbox mailbox;
 	int signal_fd;
+	int write_error; /* errno of the first write that failed, 0 for none */
 	sigset_t signals_before;
 };
 
@@ -214,8 +215,8 @@ static void show_text(struct run *run)
 {
 	if (run->options->json || run->text.size == 0)
 		return;
-	fwrite(run->text.data, 1, run->text.size, run->out);
-	fflush(run->out);
+	if (fwrite(run->text.data, 1, run->text.size, run->out) != run->text.size || fflush(run->out) != 0)
+		run->write_error = run->write_error ? run->write_error : errno;
 	okv_buf_clear(&run->text);
 }
 
@@ -236,6 +237,8 @@ static void stream(struct run *run, const struct okv_driver *driver, uint64_t id
 		bool is_over = take_tokens(run);
 
 		show_text(run);
+		if (run->write_error)
+			driver->cancel(driver->context, id); /* nobody reads the rest */
 		if (is_over)
 			return;
 	}
@@ -324,8 +327,10 @@ static enum okv_status ask(struct run *run, struct okv_reason *reason)
 		fputc('\n', run->out);
 	if (run->options->stats)
 		print_stats(run, &end->usage);
-	if (fflush(run->out) != 0)
-		return okv_refuse(reason, OKV_ERR_IO, "output", "standard output: %s", strerror(errno));
+	if (fflush(run->out) != 0 && !run->write_error)
+		run->write_error = errno;
+	if (run->write_error)
+		return okv_refuse(reason, OKV_ERR_IO, "output", "standard output: %s", strerror(run->write_error));
 	if (end->end == OKV_END_CANCELLED)
 		return okv_refuse(reason, OKV_ERR_CANCELLED, "answer", "stopped by a signal");
 	return end->end == OKV_END_FAILED ? okv_refuse(reason, end->status, "answer", "the engine lost the request: %s",
