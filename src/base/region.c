@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 enum { PAGE_BYTES = 4096 };
@@ -67,10 +69,13 @@ enum okv_status okv_region_open(int fd, size_t size_expected, bool writable, str
 {
 	struct okv_region region = {.fd = fd, .size = size_expected, .is_writable = writable};
 	struct stat info;
+	struct statfs system;
 	enum okv_status status;
 	int seals = fcntl(fd, F_GET_SEALS);
 
-	if (seals < 0 || (seals & (F_SEAL_GROW | F_SEAL_SHRINK)) != (F_SEAL_GROW | F_SEAL_SHRINK)) {
+	/* Not tmpfs: huge pages, where touching a page that the system cannot give is SIGBUS. */
+	if (seals < 0 || (seals & (F_SEAL_GROW | F_SEAL_SHRINK)) != (F_SEAL_GROW | F_SEAL_SHRINK) ||
+	    fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
 		status = okv_refuse(reason, OKV_ERR_INVALID, "memory",
 				    "a received descriptor is not sealed shared memory");
 		goto close_fd;

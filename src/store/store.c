@@ -38,16 +38,15 @@ enum okv_status okv_store_create(uint64_t pool_bytes, struct okv_store **ret_sto
 	struct okv_memory_limit limit = okv__memory_limit("");
 	enum okv_status status;
 
-	if (pool_bytes < pool_min || pool_bytes > pool_max)
-		return okv_refuse(reason, OKV_ERR_INVALID, "pool-size",
-				  "a pool has 1 MiB to 16 TiB, not %" PRIu64 " bytes", pool_bytes);
 	if (pool_bytes > limit.available_bytes)
 		return okv_refuse(reason, OKV_ERR_NO_SPACE, "pool-size",
 				  "a pool of %" PRIu64 " MiB is more than the %" PRIu64
-				  " MiB that %s available now; give a "
-				  "smaller --pool-size or free memory",
+				  " MiB of memory that %s available now; give a smaller --pool-size or free memory",
 				  pool_bytes >> 20, limit.available_bytes >> 20,
 				  limit.is_control_group ? "the control group has" : "this machine has");
+	if (pool_bytes < pool_min || pool_bytes > pool_max)
+		return okv_refuse(reason, OKV_ERR_INVALID, "pool-size",
+				  "a pool has 1 MiB to 16 TiB, not %" PRIu64 " bytes", pool_bytes);
 
 	struct okv_store *store = okv__store_alloc(1, sizeof(*store));
 	if (!store)
@@ -190,6 +189,7 @@ static void evict(struct okv_store *store, struct block *block)
 	unlist_evictable(store, block);
 	leave_residence(store, block);
 	store->counts.evictions[block->public.class]++;
+	store->counts.evicted_bytes += extent_bytes(block);
 	free_block(store, block);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -59,12 +60,27 @@ static void a_descriptor_that_can_shrink_is_refused(void **state)
 	assert_int_equal(okv_region_create("okv-test", 0, &opened, &reason), OKV_ERR_INVALID);
 }
 
+static void a_descriptor_of_huge_pages_is_refused(void **state)
+{
+	(void)state;
+	struct okv_region opened;
+	struct okv_reason reason;
+	const size_t size = (size_t)2 << 20;
+	int fd = memfd_create("okv-test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+
+	if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
+		skip(); /* a kernel without huge pages */
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK), 0);
+	assert_int_equal(okv_region_open(fd, size, false, &opened, &reason), OKV_ERR_INVALID);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_reader_sees_the_writers_bytes_and_cannot_map_for_writing),
 		cmocka_unit_test(a_descriptor_that_lies_about_its_size_is_refused),
 		cmocka_unit_test(a_descriptor_that_can_shrink_is_refused),
+		cmocka_unit_test(a_descriptor_of_huge_pages_is_refused),
 	};
 	return cmocka_run_group_tests_name("base_region", tests, NULL, NULL);
 }

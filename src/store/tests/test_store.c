@@ -217,6 +217,7 @@ static void impossible_sizes_are_refused_with_numbers(void **state)
 	assert_int_equal(okv_store_create((uint64_t)8 << 40, &store, &reason), OKV_ERR_NO_SPACE);
 	assert_string_equal(reason.field, "pool-size");
 	assert_non_null(strstr(reason.text, "a pool of 8388608 MiB is more than the "));
+	assert_int_equal(okv_store_create((uint64_t)900 << 40, &store, &reason), OKV_ERR_NO_SPACE);
 	assert_non_null(strstr(reason.text, "smaller --pool-size"));
 
 	store = pool_of(MIB);

@@ -29,8 +29,8 @@ OKV_MUST_CHECK enum okv_status okv_region_create(const char *name, size_t size, 
 OKV_MUST_CHECK enum okv_status okv_region_seal_for_readers(struct okv_region *region, struct okv_reason *reason);
 
 /*
- * Maps a received memfd. Takes ownership of `fd`, also on failure. Refuses a descriptor that is not a memfd sealed
- * against shrinking and growth, or whose size is not `size_expected`.
+ * Maps a received memfd. Takes ownership of `fd`, also on failure. Refuses a descriptor that is not a memfd of ordinary
+ * pages sealed against shrinking and growth, or whose size is not `size_expected`.
  */
 OKV_MUST_CHECK enum okv_status okv_region_open(int fd, size_t size_expected, bool writable,
 					       struct okv_region *ret_region, struct okv_reason *reason);

@@ -61,7 +61,7 @@ struct okv_store_counts {
 	uint64_t pinned_blocks, pinned_bytes; /* unique blocks with at least one pin, condemned ones too */
 	uint64_t insertions, evictions[2];    /* evictions by class */
 	uint64_t evictions_skipped_pinned;    /* pinned blocks met by a cleanup or by a reservation that failed */
-	uint64_t alloc_failures, condemned;
+	uint64_t evicted_bytes, alloc_failures, condemned;
 };
 
 /* What POST /cache/memory/cleanup reports. */
