@@ -4,35 +4,33 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { EXTENT_UNIT = 4096 };
+
 static size_t round_up(size_t value, size_t unit)
 {
 	return (value + unit - 1) / unit * unit;
 }
 
-static enum okv_status map_rotated(struct okv__arena *arena, uint64_t populate_bytes, struct okv_reason *reason)
+static enum okv_status map_rotated(struct okv__arena *arena, struct okv_reason *reason)
 {
 	size_t size = (size_t)arena->page_count * arena->rotated_stride;
 	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	size_t populate = (size_t)(populate_bytes / arena->extent_bytes) * arena->rotated_stride;
 
 	if (memory == MAP_FAILED)
 		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "arena", "%zu bytes for rotated keys: %s", size,
 				  strerror(errno));
 	arena->rotated = memory;
-	if (populate && madvise(memory, populate, MADV_POPULATE_WRITE) != 0)
-		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "arena", "%zu bytes for rotated keys: %s", populate,
-				  strerror(errno));
 	return OKV_OK;
 }
 
 enum okv_status okv__arena_init(struct okv__arena *arena, const struct okv_kv_layout *layout, uint64_t bytes,
-				uint64_t populate_bytes, struct okv_reason *reason)
+				struct okv_reason *reason)
 {
 	enum okv_status status;
 
 	*arena = (struct okv__arena){
 		.region = {.fd = -1},
-		.extent_bytes = round_up(layout->page_bytes, 4096),
+		.extent_bytes = round_up(layout->page_bytes, EXTENT_UNIT),
 		.rotated_stride = round_up(layout->rotated_bytes, 64),
 		.page_bytes = layout->page_bytes,
 		.rotated_bytes = layout->rotated_bytes,
@@ -42,18 +40,36 @@ enum okv_status okv__arena_init(struct okv__arena *arena, const struct okv_kv_la
 				  "the arena must hold between one page (%zu bytes) and 2^32 pages",
 				  arena->extent_bytes);
 	arena->page_count = (uint32_t)(bytes / arena->extent_bytes);
-	bytes = arena->page_count * (uint64_t)arena->extent_bytes;
-	if (populate_bytes > bytes)
-		populate_bytes = bytes;
-	status = okv_region_create("okv-arena", bytes, &arena->region, reason);
+	status = okv_region_create("okv-arena", arena->page_count * arena->extent_bytes, &arena->region, reason);
 	if (status != OKV_OK)
 		return status;
-	status = okv_region_populate(&arena->region, 0, populate_bytes, reason);
-	if (status == OKV_OK)
-		status = map_rotated(arena, populate_bytes, reason);
+	status = map_rotated(arena, reason);
 	if (status != OKV_OK)
 		okv__arena_done(arena);
 	return status;
+}
+
+enum okv_status okv__arena_populate(struct okv__arena *arena, uint32_t page_count, struct okv_reason *reason)
+{
+	size_t first = arena->resident_count, count;
+	uint8_t *from, *end;
+	enum okv_status status;
+
+	if (page_count <= arena->resident_count)
+		return OKV_OK;
+	count = page_count - first;
+	status = okv_region_populate(&arena->region, first * arena->extent_bytes, count * arena->extent_bytes, reason);
+	if (status != OKV_OK)
+		return status;
+	/* Strides need not be whole system pages: from the one that holds the first byte to the end of the last plane.
+	 */
+	from = arena->rotated + first * arena->rotated_stride / EXTENT_UNIT * EXTENT_UNIT;
+	end = arena->rotated + (first + count) * arena->rotated_stride;
+	if (madvise(from, (size_t)(end - from), MADV_POPULATE_WRITE) != 0)
+		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "arena", "rotated keys cannot be made resident: %s",
+				  strerror(errno));
+	arena->resident_count = page_count;
+	return OKV_OK;
 }
 
 void okv__arena_done(struct okv__arena *arena)

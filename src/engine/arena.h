@@ -13,12 +13,15 @@ struct okv__arena {
 	struct okv_region region;
 	uint8_t *rotated; /* owned mapping: page_count * rotated_stride */
 	size_t extent_bytes, rotated_stride, page_bytes, rotated_bytes;
-	uint32_t page_count;
+	uint32_t page_count, resident_count; /* leading pages made resident ahead of their use */
 };
 
-/* Makes as many pages as fit in `bytes`, and the first `populate_bytes` resident. */
+/* Makes as many pages as fit in `bytes`. */
 OKV_MUST_CHECK enum okv_status okv__arena_init(struct okv__arena *arena, const struct okv_kv_layout *layout,
-					       uint64_t bytes, uint64_t populate_bytes, struct okv_reason *reason);
+					       uint64_t bytes, struct okv_reason *reason);
+/* Makes the first `page_count` pages resident, as far as they are not. */
+OKV_MUST_CHECK enum okv_status okv__arena_populate(struct okv__arena *arena, uint32_t page_count,
+						   struct okv_reason *reason);
 void okv__arena_done(struct okv__arena *arena);
 
 struct okv_kv_page okv__arena_page(const struct okv__arena *arena, uint32_t index);

@@ -131,8 +131,7 @@ static enum okv_status create_pages(struct okv_engine *engine, struct okv_reason
 	if (status != OKV_OK)
 		return status;
 	engine->layout = *okv_graph_layout(engine->graph);
-	status =
-		okv__arena_init(&engine->arena, &engine->layout, options->arena_bytes, options->populate_bytes, reason);
+	status = okv__arena_init(&engine->arena, &engine->layout, options->arena_bytes, reason);
 	if (status != OKV_OK)
 		return status;
 	room = (uint64_t)engine->arena.page_count * engine->layout.page_tokens;
@@ -229,7 +228,7 @@ static void *run(void *context)
 	struct okv_engine *engine = context;
 
 	while (!atomic_load(&engine->is_stopping))
-		if (!okv__engine_turn(engine))
+		if (!okv__engine_turn(engine) && !okv__engine_populate(engine))
 			okv__engine_wait(engine);
 	okv__engine_end_all(engine);
 	return NULL;

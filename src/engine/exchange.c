@@ -3,12 +3,16 @@
  * completion, whatever becomes of the lane: a lane that is cancelled or out of patience leaves the transfer behind as
  * an orphan.
  */
+#include <poll.h>
 #include <stdlib.h>
 
 #include "lane.h"
 
 /* A publish carries this many pages at most, and a lane in prefill saves up until it has that many. */
 enum { PUBLISH_PAGES = 16 };
+
+/* A source that copies inside its poll, slice by slice, gets this much of each turn: an eighth of a step. */
+#define POLL_NS (5 * OKV_NS_PER_MS)
 
 struct okv__transfer {
 	struct okv_list link; /* engine->transfers or engine->offers */
@@ -163,22 +167,38 @@ static struct okv__transfer *take(struct okv_engine *engine, uint64_t handle)
 	return NULL;
 }
 
+static void finish(struct okv_engine *engine, const struct okv_kv_completion *completion)
+{
+	struct okv__transfer *transfer = take(engine, completion->handle);
+
+	OKV_ASSERT(transfer && completion->blocks <= transfer->count);
+	okv_metric_add(transfer->is_restore ? engine->metrics.restores_in_flight : engine->metrics.publishes_in_flight,
+		       -1);
+	if (transfer->is_restore)
+		finish_restore(engine, transfer, completion);
+	else
+		finish_publish(engine, transfer, completion);
+}
+
+static bool has_more(const struct okv_engine *engine)
+{
+	struct pollfd fd = {.fd = engine->source->wait_fd(engine->source->context), .events = POLLIN};
+
+	return poll(&fd, 1, 0) > 0;
+}
+
 void okv__exchange_poll(struct okv_engine *engine)
 {
+	uint64_t start_ns = okv_clock_now(engine->options.clock);
 	struct okv_kv_completion completion;
 
-	while (engine->source && engine->source->poll(engine->source->context, &completion)) {
-		struct okv__transfer *transfer = take(engine, completion.handle);
-
-		OKV_ASSERT(transfer && completion.blocks <= transfer->count);
-		okv_metric_add(transfer->is_restore ? engine->metrics.restores_in_flight
-						    : engine->metrics.publishes_in_flight,
-			       -1);
-		if (transfer->is_restore)
-			finish_restore(engine, transfer, &completion);
-		else
-			finish_publish(engine, transfer, &completion);
-	}
+	if (!engine->source)
+		return;
+	do {
+		while (engine->source->poll(engine->source->context, &completion))
+			finish(engine, &completion);
+	} while (!okv_list_is_empty(&engine->transfers) && okv_clock_now(engine->options.clock) - start_ns < POLL_NS &&
+		 has_more(engine));
 }
 
 static bool wants_offer(const struct okv_engine *engine, uint32_t index)

@@ -140,6 +140,8 @@ void okv__exchange_stop(struct okv_engine *engine);
 
 /* One turn of the step thread: true if there was something to compute. For the thread, and for tests without one. */
 bool okv__engine_turn(struct okv_engine *engine);
+/* Makes a few pages resident ahead of their use; false if there are enough of them. */
+bool okv__engine_populate(struct okv_engine *engine);
 /* Sleeps until something may have happened. */
 void okv__engine_wait(struct okv_engine *engine);
 /* Ends every lane as cancelled. */

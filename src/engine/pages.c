@@ -77,6 +77,8 @@ uint32_t okv__pages_take(struct okv__pages *pages)
 	uint32_t index = pages->free[--pages->free_count];
 
 	pages->page[index].holders = 1;
+	if (index >= pages->touched_count)
+		pages->touched_count = index + 1;
 	return index;
 }
 

@@ -50,7 +50,8 @@ struct okv__pages {
 	uint32_t *free;		/* owned stack of free pages; the lowest, which are resident, are taken first */
 	uint32_t count, page_tokens, free_count, idle_count, shared_count, reserved;
 	struct okv_map by_hash, by_parent;
-	struct okv_list idle; /* oldest first */
+	struct okv_list idle;	/* oldest first */
+	uint32_t touched_count; /* leading pages that were ever taken */
 	uint64_t evicted_total;
 };
 

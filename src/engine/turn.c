@@ -8,6 +8,10 @@
 #include <unistd.h>
 
 #include "lane.h"
+#include "okv/base/log.h"
+
+/* A few milliseconds: who arrives meanwhile waits no longer than for a step. */
+enum { POPULATE_PAGES = 16 };
 
 static struct okv__lane *lane_of(struct okv__task *task)
 {
@@ -315,6 +319,25 @@ bool okv__engine_turn(struct okv_engine *engine)
 	okv__exchange_push(engine);
 	show_pages(engine);
 	return is_busy;
+}
+
+bool okv__engine_populate(struct okv_engine *engine)
+{
+	uint64_t wanted = engine->pages.touched_count + engine->options.populate_bytes / engine->arena.extent_bytes;
+	struct okv__arena *arena = &engine->arena;
+	struct okv_reason reason;
+	uint32_t end;
+
+	wanted = wanted < arena->page_count ? wanted : arena->page_count;
+	if (arena->resident_count >= wanted || engine->options.populate_bytes == 0)
+		return false;
+	end = wanted - arena->resident_count < POPULATE_PAGES ? (uint32_t)wanted
+							      : arena->resident_count + POPULATE_PAGES;
+	if (okv__arena_populate(arena, end, &reason) == OKV_OK)
+		return true;
+	okv_log(OKV_LOG_WARN, "engine", "%s; pages are touched as they are used", reason.text);
+	engine->options.populate_bytes = 0;
+	return false;
 }
 
 /* Milliseconds for poll(): rounded up, so that the deadline has passed when it returns. */

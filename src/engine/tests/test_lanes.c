@@ -425,6 +425,34 @@ static void stop_ends_every_request_once_and_admits_no_more(void **state)
 	okv_metrics_destroy(rig.metrics);
 }
 
+static void pages_are_made_resident_ahead_of_their_use(void **state)
+{
+	struct okv_model model = fake_model();
+	struct rig rig;
+	struct reply reply;
+	struct okv_request request;
+	uint32_t prompt[200];
+	unsigned turns = 0;
+
+	(void)state;
+	fill_prompt(prompt, 200, 1);
+	rig_prepare(&rig, &model, &tokenizer);
+	rig.options.arena_bytes = 64 * 4096;
+	rig.options.populate_bytes = 40 * 4096;
+	rig_open(&rig);
+	while (okv__engine_populate(rig.engine))
+		turns++;
+	assert_int_equal(turns, 3);
+	assert_int_equal(rig.engine->arena.resident_count, 40);
+	request = request_of(prompt, 200, 1, &reply);
+	admit_request(&rig, &request);
+	turn_until_over(&rig, &reply);
+	while (okv__engine_populate(rig.engine))
+		turns++;
+	assert_int_equal(rig.engine->arena.resident_count, 13 + 40);
+	rig_close(&rig);
+}
+
 static void bad_options_are_refused_by_name(void **state)
 {
 	struct okv_model model = fake_model();
@@ -477,6 +505,7 @@ int main(void)
 		cmocka_unit_test(a_request_waits_until_there_are_pages),
 		RIGGED(an_end_token_ends_and_is_not_delivered),
 		cmocka_unit_test(stop_ends_every_request_once_and_admits_no_more),
+		cmocka_unit_test(pages_are_made_resident_ahead_of_their_use),
 		cmocka_unit_test(bad_options_are_refused_by_name),
 	};
 

@@ -33,7 +33,7 @@ struct okv_engine_options {
 	const char *isolation_domain;	       /* part of every block's name; at most OKV_KEY_NAME_MAX - 1 bytes */
 	struct okv_graph_options graph;
 	uint64_t arena_bytes;	   /* rounded down to whole pages; at least one page */
-	uint64_t populate_bytes;   /* of the arena, made resident by create */
+	uint64_t populate_bytes;   /* resident ahead of the pages in use, made so when there is nothing to do */
 	uint32_t running_max;	   /* requests that compute together; below graph.rows_max */
 	uint32_t queue_max;	   /* requests that wait beside them */
 	uint64_t step_ns;	   /* aim for a step's length while somebody decodes */

@@ -48,10 +48,11 @@ struct okv_kv_source {
 	/* Asks that `handle` end early. Its completion still comes. */
 	void (*cancel)(void *context, uint64_t handle);
 
-	/* Takes one completion if there is one. */
+	/* Takes one completion if there is one. A source without a thread of its own also does a slice of its work
+	 * here. */
 	bool (*poll)(void *context, struct okv_kv_completion *ret_completion);
 
-	/* A descriptor that is readable while completions wait, for a thread that has nothing else to do. */
+	/* A descriptor that is readable while poll() has something to do, for a thread that has nothing else to do. */
 	int (*wait_fd)(void *context);
 };
 
