@@ -10,17 +10,13 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "okv/base/buf.h"
 #include "okv/loop/http_server.h"
+
+#include "http_client.h"
 
 enum { BODY_BYTES_MAX = 1000, CONNECTIONS_MAX = 4, TURNS_MAX = 20000 };
 
@@ -104,68 +100,15 @@ static int close_server(void **state)
 
 /* ---- the client ---- */
 
-struct client {
-	struct fixture *fixture;
-	struct okv_buf got;
-	int fd;
-	bool ended; /* the server closed */
-};
-
-static struct client connected(struct fixture *fixture)
+static struct http_client connected(struct fixture *fixture)
 {
-	struct client client = {.fixture = fixture, .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-	struct sockaddr_in address = {.sin_family = AF_INET,
-				      .sin_port = htons(okv_http_server_port(fixture->server)),
-				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-
-	assert_int_equal(connect(client.fd, (struct sockaddr *)&address, sizeof(address)), 0);
-	assert_int_equal(fcntl(client.fd, F_SETFL, O_NONBLOCK), 0);
-	return client;
+	return http_client_connect(fixture->loop, okv_http_server_port(fixture->server));
 }
 
-static void send_bytes(struct client *client, const void *bytes, size_t size)
+static void await(struct http_client *client, const char *text)
 {
-	const char *at = bytes;
-
-	for (int turn = 0; size > 0 && turn < TURNS_MAX; turn++) {
-		ssize_t sent = send(client->fd, at, size, MSG_NOSIGNAL);
-
-		if (sent > 0) {
-			at += sent;
-			size -= (size_t)sent;
-		} else if (errno != EAGAIN) {
-			return; /* refused before all was sent: the answer tells */
-		}
-		okv_loop_turn(client->fixture->loop);
-	}
-}
-
-static void send_text(struct client *client, const char *text)
-{
-	send_bytes(client, text, strlen(text));
-}
-
-static void receive(struct client *client)
-{
-	char bytes[65536];
-	ssize_t size = recv(client->fd, bytes, sizeof(bytes), 0);
-
-	if (size > 0)
-		okv_buf_append(&client->got, bytes, (size_t)size);
-	else if (size == 0 || errno != EAGAIN)
-		client->ended = true;
-}
-
-/* Turns the loop until the client has received `text`; with NULL, until the server closes. */
-static void await(struct client *client, const char *text)
-{
-	for (int turn = 0; turn < TURNS_MAX; turn++) {
-		okv_loop_turn(client->fixture->loop);
-		receive(client);
-		if (text ? client->got.size && strstr(client->got.data, text) : client->ended)
-			return;
-	}
-	fail_msg("never came: %s; got: %s", text ? text : "(the end)", client->got.data);
+	if (!http_client_await(client, text))
+		fail_msg("never came: %s; got: %s", text ? text : "(the end)", client->got.data);
 }
 
 static void await_count(struct fixture *fixture, const unsigned *count, unsigned value)
@@ -182,21 +125,15 @@ static void await_connections(struct fixture *fixture, unsigned count)
 	assert_int_equal(okv_http_server_connections(fixture->server), count);
 }
 
-static void done(struct client *client)
-{
-	close(client->fd);
-	okv_buf_done(&client->got);
-}
-
 static void expect_only_answer(struct fixture *fixture, const char *request, size_t size, const char *status_line)
 {
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_bytes(&client, request, size);
+	http_client_send(&client, request, size);
 	await(&client, NULL);
 	if (!client.got.data || strncmp(client.got.data, status_line, strlen(status_line)) != 0)
 		fail_msg("expected %s, got %s", status_line, client.got.data);
-	done(&client);
+	http_client_done(&client);
 	await_connections(fixture, 0);
 }
 
@@ -205,18 +142,18 @@ static void expect_only_answer(struct fixture *fixture, const char *request, siz
 static void requests_on_one_connection_are_answered_in_turn(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "POST /echo?a=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
-			   "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-			   "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "POST /echo?a=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
+				       "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+				       "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "no such path");
 	assert_int_equal(fixture->handled, 3);
 	assert_non_null(strstr(client.got.data, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n"
 						"X-Query: a=1\r\nConnection: keep-alive\r\n\r\nhelloHTTP/1.1 200"));
 	assert_non_null(strstr(client.got.data, "\r\n\r\nabcdefgHTTP/1.1 404 Not Found\r\n"));
 	assert_false(client.ended);
-	done(&client);
+	http_client_done(&client);
 	await_connections(fixture, 0);
 	assert_int_equal(fixture->hangups, 0);
 }
@@ -224,49 +161,50 @@ static void requests_on_one_connection_are_answered_in_turn(void **state)
 static void a_request_may_arrive_byte_by_byte(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 	const char text[] = "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nxyz";
 
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
-		send_bytes(&client, text + i, 1);
+		http_client_send(&client, text + i, 1);
 	await(&client, NULL);
 	assert_non_null(strstr(client.got.data, "Connection: close\r\n\r\nxyz"));
-	done(&client);
+	http_client_done(&client);
 }
 
 static void http_1_0_and_head_are_answered_their_way(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "HEAD /none HTTP/1.1\r\nHost: h\r\n\r\nGET /stream HTTP/1.0\r\n\r\n");
+	http_client_send_text(&client, "HEAD /none HTTP/1.1\r\nHost: h\r\n\r\nGET /stream HTTP/1.0\r\n\r\n");
 	await(&client, "text/event-stream\r\nConnection: close\r\n\r\n");
 	assert_null(strstr(client.got.data, "no such path"));
 	okv_http_stream_write(fixture->open, "whole", 5);
 	okv_http_stream_end(fixture->open);
 	await(&client, NULL);
 	assert_string_equal(strstr(client.got.data, "close\r\n\r\n"), "close\r\n\r\nwhole");
-	done(&client);
+	http_client_done(&client);
 }
 
 static void a_client_that_waits_to_send_is_told_to_continue(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+	http_client_send_text(&client,
+			      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
 	await(&client, "HTTP/1.1 100 Continue\r\n\r\n");
-	send_text(&client, "ok");
+	http_client_send_text(&client, "ok");
 	await(&client, "keep-alive\r\n\r\nok");
-	done(&client);
+	http_client_done(&client);
 }
 
 static void a_stream_arrives_in_chunks_and_the_connection_goes_on(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "Transfer-Encoding: chunked\r\n");
 	okv_http_stream_write(fixture->open, "0123456789abcdefXYZ", 19);
 	await(&client, "13\r\n0123456789abcdefXYZ\r\n");
@@ -274,20 +212,20 @@ static void a_stream_arrives_in_chunks_and_the_connection_goes_on(void **state)
 	okv_http_stream_write(fixture->open, "", 0);
 	okv_http_stream_end(fixture->open);
 	await(&client, "\r\n0\r\n\r\n");
-	send_text(&client, "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "no such path");
 	assert_int_equal(fixture->hangups, 0);
-	done(&client);
+	http_client_done(&client);
 }
 
 static void a_hangup_is_reported_while_nothing_is_being_written(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
 	await_count(fixture, &fixture->handled, 1);
-	done(&client);
+	http_client_done(&client);
 	await_count(fixture, &fixture->hangups, 1);
 	assert_int_equal(okv_http_server_connections(fixture->server), 1); /* its owner has not ended it */
 	okv_http_respond(fixture->open, 200, "text/plain", "x", 1);
@@ -297,16 +235,16 @@ static void a_hangup_is_reported_while_nothing_is_being_written(void **state)
 static void a_hangup_is_reported_in_the_middle_of_a_stream(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "chunked");
 	okv_http_on_hangup(fixture->open, on_gone_abort, fixture);
 	okv_http_stream_write(fixture->open, "more", 4);
 	await(&client, "more");
 	okv_http_stream_write(fixture->open, "unread", 6); /* so that the client's close is a reset */
 	okv_loop_turn(fixture->loop);
-	done(&client);
+	http_client_done(&client);
 	await_count(fixture, &fixture->hangups, 1);
 	await_connections(fixture, 0);
 }
@@ -314,12 +252,12 @@ static void a_hangup_is_reported_in_the_middle_of_a_stream(void **state)
 static void a_hangup_is_reported_although_the_client_sent_another_request(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "chunked");
 	okv_http_on_hangup(fixture->open, on_gone_abort, fixture);
-	done(&client);
+	http_client_done(&client);
 	await_count(fixture, &fixture->hangups, 1);
 	await_connections(fixture, 0);
 	assert_int_equal(fixture->handled, 1);
@@ -328,11 +266,11 @@ static void a_hangup_is_reported_although_the_client_sent_another_request(void *
 static void a_client_that_does_not_read_is_seen_and_given_up(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 	static char bytes[1 << 20];
 	size_t pending = 0;
 
-	send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, "chunked");
 	for (int i = 0; i < 16; i++)
 		okv_http_stream_write(fixture->open, bytes, sizeof(bytes));
@@ -350,19 +288,19 @@ static void a_client_that_does_not_read_is_seen_and_given_up(void **state)
 	assert_int_equal(okv_http_pending_bytes(fixture->open), 0);
 	okv_http_stream_end(fixture->open);
 	await_connections(fixture, 0);
-	done(&client);
+	http_client_done(&client);
 }
 
 static void an_abort_cuts_the_answer(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client client = connected(fixture);
+	struct http_client client = connected(fixture);
 
-	send_text(&client, "GET /abort HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&client, "GET /abort HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&client, NULL);
 	assert_int_equal(client.got.size, 0);
 	await_connections(fixture, 0);
-	done(&client);
+	http_client_done(&client);
 }
 
 static void malformed_and_oversized_requests_are_refused(void **state)
@@ -403,26 +341,26 @@ static void a_refused_body_may_go_on_being_sent_and_the_answer_is_still_read(voi
 	okv_buf_text(&text, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n");
 	for (int i = 0; i < 90000; i++)
 		okv_buf_text(&text, "0123456789");
-	struct client client = connected(fixture);
-	send_bytes(&client, text.data, text.size);
+	struct http_client client = connected(fixture);
+	http_client_send(&client, text.data, text.size);
 	await(&client, "the body of 900000 bytes is longer than the 1000 allowed");
 	fixture->now_ns += 3 * OKV_NS_PER_S;
 	await_connections(fixture, 0);
-	done(&client);
+	http_client_done(&client);
 	okv_buf_done(&text);
 }
 
 static void slow_requests_time_out_and_idle_connections_are_closed(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client idle = connected(fixture), head = connected(fixture), body = connected(fixture);
+	struct http_client idle = connected(fixture), head = connected(fixture), body = connected(fixture);
 
-	send_text(&head, "GET / HT");
-	send_text(&body, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab");
+	http_client_send_text(&head, "GET / HT");
+	http_client_send_text(&body, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab");
 	await_connections(fixture, 3);
 	fixture->now_ns += 20 * OKV_NS_PER_S;
-	send_text(&head, "TP/1.1\r\n"); /* a dripping head gains no time */
-	send_text(&body, "c");
+	http_client_send_text(&head, "TP/1.1\r\n"); /* a dripping head gains no time */
+	http_client_send_text(&body, "c");
 	fixture->now_ns += 11 * OKV_NS_PER_S;
 	await(&head, "HTTP/1.1 408 Request Timeout\r\n");
 	assert_int_equal(body.got.size, 0);
@@ -432,34 +370,34 @@ static void slow_requests_time_out_and_idle_connections_are_closed(void **state)
 	fixture->now_ns += 30 * OKV_NS_PER_S;
 	await(&idle, NULL);
 	assert_int_equal(idle.got.size, 0);
-	done(&head);
-	done(&body);
-	done(&idle);
+	http_client_done(&head);
+	http_client_done(&body);
+	http_client_done(&idle);
 	await_connections(fixture, 0);
 }
 
 static void connections_beyond_the_limit_are_told_to_come_back(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client clients[CONNECTIONS_MAX], more;
+	struct http_client clients[CONNECTIONS_MAX], more;
 
 	for (int i = 0; i < CONNECTIONS_MAX; i++)
 		clients[i] = connected(fixture);
 	await_connections(fixture, CONNECTIONS_MAX);
 	more = connected(fixture);
-	send_text(&more, "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&more, "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&more, NULL);
 	assert_non_null(strstr(more.got.data, "HTTP/1.1 503 Service Unavailable\r\n"));
 	assert_non_null(strstr(more.got.data, "Retry-After: 1\r\n"));
 	assert_int_equal(fixture->handled, 0);
-	done(&more);
-	done(&clients[0]);
+	http_client_done(&more);
+	http_client_done(&clients[0]);
 	await_connections(fixture, CONNECTIONS_MAX - 1);
 	clients[0] = connected(fixture);
-	send_text(&clients[0], "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&clients[0], "GET /none HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&clients[0], "no such path");
 	for (int i = 0; i < CONNECTIONS_MAX; i++)
-		done(&clients[i]);
+		http_client_done(&clients[i]);
 }
 
 static void on_drained(void *context)
@@ -474,9 +412,9 @@ static void on_drained(void *context)
 static void shutdown_waits_for_running_answers_only(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client idle = connected(fixture), busy = connected(fixture);
+	struct http_client idle = connected(fixture), busy = connected(fixture);
 
-	send_text(&busy, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&busy, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&busy, "chunked");
 	okv_http_server_shutdown(fixture->server, 10 * OKV_NS_PER_S, on_drained, fixture);
 	await(&idle, NULL);
@@ -485,17 +423,17 @@ static void shutdown_waits_for_running_answers_only(void **state)
 	await(&busy, NULL);
 	assert_non_null(strstr(busy.got.data, "last"));
 	assert_int_equal(fixture->hangups, 0);
-	done(&busy);
+	http_client_done(&busy);
 	await_count(fixture, &fixture->drains, 1);
-	done(&idle);
+	http_client_done(&idle);
 }
 
 static void shutdown_hangs_up_at_its_deadline(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client busy = connected(fixture);
+	struct http_client busy = connected(fixture);
 
-	send_text(&busy, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&busy, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
 	await_count(fixture, &fixture->handled, 1);
 	okv_http_server_shutdown(fixture->server, 10 * OKV_NS_PER_S, on_drained, fixture);
 	okv_loop_turn(fixture->loop);
@@ -505,7 +443,7 @@ static void shutdown_hangs_up_at_its_deadline(void **state)
 	assert_int_equal(fixture->drains, 0); /* the owner still has to end it */
 	okv_http_abort(fixture->open);
 	await_count(fixture, &fixture->drains, 1);
-	done(&busy);
+	http_client_done(&busy);
 }
 
 static void shutdown_of_an_idle_server_drains_in_the_next_turn(void **state)
@@ -520,15 +458,15 @@ static void shutdown_of_an_idle_server_drains_in_the_next_turn(void **state)
 static void destroy_tells_the_owners_of_open_exchanges(void **state)
 {
 	struct fixture *fixture = *state;
-	struct client busy = connected(fixture);
+	struct http_client busy = connected(fixture);
 
-	send_text(&busy, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+	http_client_send_text(&busy, "GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
 	await(&busy, "chunked");
 	okv_http_on_hangup(fixture->open, on_gone_abort, fixture);
 	okv_http_server_destroy(fixture->server);
 	fixture->server = NULL;
 	assert_int_equal(fixture->hangups, 1);
-	done(&busy);
+	http_client_done(&busy);
 }
 
 static void an_address_that_cannot_be_listened_on_is_refused(void **state)
