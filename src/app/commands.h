@@ -5,5 +5,6 @@
 #include "options.h"
 
 extern const struct okv__command okv__command_generate;
+extern const struct okv__command okv__command_serve;
 
 #endif

@@ -7,6 +7,7 @@
 
 static const struct okv__command *const commands[] = {
 	&okv__command_generate,
+	&okv__command_serve,
 	NULL,
 };
 
