@@ -193,9 +193,9 @@ class Cluster:
         self.programs.append(program)
         return program
 
-    def manager(self, name, peers=(), listen="127.0.0.1:0", faults="", options=()):
+    def manager(self, name, peers=(), listen="127.0.0.1:0", faults="", options=(), socket=None):
         """A manager on ports of its own; `peers` are addresses of others, `faults` arms fault points."""
-        socket = self.folder / f"{name}.sock"
+        socket = socket or self.folder / f"{name}.sock"
         argv = [self.orbitkv, "manager", "--socket", str(socket), "--http", "127.0.0.1:0", "--listen", listen, *options]
         for peer in peers:
             argv += ["--peer", peer]

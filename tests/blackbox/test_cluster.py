@@ -76,7 +76,7 @@ def test_an_engine_goes_on_when_its_manager_is_killed_and_attaches_to_the_next_o
     assert usage["restored_tokens"] == 0
     assert text == ask(engine, 2, "off")[0]
 
-    again = cluster.manager("manager-2", options=("--socket", str(manager.socket)))
+    again = cluster.manager("manager-2", socket=manager.socket)
     assert attached(again)
     ask(engine, 3)
     again.json("POST", "/cache/sync")
