@@ -42,6 +42,7 @@ struct memory_source {
 	/* What the test sets. */
 	bool refuses_restores, holds_restores, garbles_held, refuses_publishes, holds_publishes, fails_publishes;
 	uint32_t restore_max; /* blocks a restore brings at most; 0: no limit */
+	uint32_t slices;      /* so many polls do a slice of work and complete nothing */
 	/* What the test reads. */
 	uint32_t restores, publishes, published_blocks, cancels;
 };
@@ -157,6 +158,10 @@ static inline bool memory_poll(void *context, struct okv_kv_completion *ret_comp
 	struct memory_source *source = context;
 	uint64_t count;
 
+	if (source->op_count > 0 && source->slices > 0) {
+		source->slices--;
+		return false;
+	}
 	for (uint32_t i = 0; i < source->op_count; i++) {
 		struct memory_op op = source->op[i];
 

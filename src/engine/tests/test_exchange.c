@@ -171,6 +171,19 @@ static void a_waiting_restore_holds_up_nobody(void **state)
 	assert_int_equal(s->reply.usage.restored_tokens, WHOLE * 16);
 }
 
+static void a_source_that_copies_in_slices_gets_many_of_them_in_a_turn(void **state)
+{
+	struct two_engines *s = *state;
+
+	s->source.slices = 50;
+	ask_second(s);
+	assert_false(okv__engine_turn(s->second.engine)); /* starts the restore */
+	assert_true(okv__engine_turn(s->second.engine));
+	assert_int_equal(s->source.slices, 0);
+	turn_until_over(&s->second, &s->reply);
+	assert_int_equal(s->reply.usage.restored_tokens, WHOLE * 16);
+}
+
 /* The heart of rule 1: a deadline moves the lane on; only the completion frees the pages it was promised. */
 static void an_overdue_restore_is_recomputed_elsewhere_and_its_pages_wait_for_the_completion(void **state)
 {
@@ -309,6 +322,7 @@ int main(void)
 		RIGGED(a_source_that_refuses_costs_nothing),
 		RIGGED(other_cache_modes_never_touch_the_source),
 		RIGGED(a_waiting_restore_holds_up_nobody),
+		RIGGED(a_source_that_copies_in_slices_gets_many_of_them_in_a_turn),
 		RIGGED(an_overdue_restore_is_recomputed_elsewhere_and_its_pages_wait_for_the_completion),
 		RIGGED(an_overdue_restore_waits_for_pages_when_the_arena_has_no_others),
 		RIGGED(a_request_cancelled_during_its_restore_leaves_the_pages_with_the_transfer),

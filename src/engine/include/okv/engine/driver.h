@@ -3,7 +3,8 @@
  *
  * Threads: admit and cancel may be called from any thread and return at once. Events are delivered on the engine's own
  * thread through the sink given at admission; a sink must not block and must not call back into the driver except for
- * cancel. A request ends with exactly one OKV_EVENT_END, after which its id means nothing and its sink is not called.
+ * cancel. Events may come before admit has returned. A request ends with exactly one OKV_EVENT_END, after which its id
+ * means nothing and its sink is not called.
  *
  * Cancel takes effect at the next step: pages drop, and the END event says OKV_END_CANCELLED.
  */
