@@ -39,12 +39,31 @@ static inline float *scores_of(const struct attending *w, uint32_t vector)
 	return w->s.scores + vector * w->s.scores_stride;
 }
 
-/* One page's run of `count` keys (a multiple of 8) to columns of tile[dimension][OKV__STEP]. */
-static void widen_keys_f16(const uint16_t *keys, uint32_t head_dim, uint32_t page_tokens, uint32_t count, float *tile)
+/* Entries that lie together in one page: where they are, and where to look ahead while they are read. */
+struct run {
+	const uint8_t *page;
+	uint32_t token, count;
+};
+
+/* The run at entry `entry`, of at most `most` entries; a page table is read no further than the visible entries. */
+static inline struct run run_at(const struct okv_attended_page *pages, uint32_t page_tokens, bool rotated,
+				uint32_t entry, uint32_t most)
 {
-	for (uint32_t i = 0; i < head_dim; i++, keys += page_tokens, tile += OKV__STEP) {
+	uint32_t page = entry / page_tokens, token = entry % page_tokens, left = page_tokens - token;
+
+	return (struct run){.page = rotated ? pages[page].rotated : pages[page].bytes,
+			    .token = token,
+			    .count = left < most ? left : most};
+}
+
+/* One page's run of `count` keys (a multiple of 8) to columns of tile[dimension][OKV__STEP]; `ahead` is prefetched. */
+static void widen_keys_f16(const uint16_t *keys, const uint16_t *ahead, uint32_t head_dim, uint32_t page_tokens,
+			   uint32_t count, float *tile)
+{
+	for (uint32_t i = 0; i < head_dim; i++, keys += page_tokens, ahead += page_tokens, tile += OKV__STEP) {
 		uint32_t t = 0;
 
+		_mm_prefetch((const char *)ahead, _MM_HINT_T0);
 		for (; t + LANES <= count; t += LANES)
 			v_store(tile + t, v_load_halves(keys + t));
 		for (; t < count; t += 8)
@@ -53,10 +72,13 @@ static void widen_keys_f16(const uint16_t *keys, uint32_t head_dim, uint32_t pag
 	}
 }
 
-static void copy_keys_f32(const float *keys, uint32_t head_dim, uint32_t page_tokens, uint32_t count, float *tile)
+static void copy_keys_f32(const float *keys, const float *ahead, uint32_t head_dim, uint32_t page_tokens,
+			  uint32_t count, float *tile)
 {
-	for (uint32_t i = 0; i < head_dim; i++, keys += page_tokens, tile += OKV__STEP)
+	for (uint32_t i = 0; i < head_dim; i++, keys += page_tokens, ahead += page_tokens, tile += OKV__STEP) {
+		_mm_prefetch((const char *)ahead, _MM_HINT_T0);
 		memcpy(tile, keys, count * sizeof(float));
+	}
 }
 
 /* Entries [start, start + count), start a multiple of OKV__STEP; columns up to the next multiple of 8 are filled. */
@@ -67,17 +89,20 @@ static void gather_keys(const struct attending *w, uint32_t start, uint32_t coun
 
 	count = (count + 7) & ~7u;
 	while (filled < count) {
-		uint32_t token = (start + filled) % a->page_tokens, run = a->page_tokens - token;
-		const uint8_t *keys = a->pages[(start + filled) / a->page_tokens].rotated + a->keys_offset;
+		uint32_t entry = start + filled, later = entry + OKV__STEP < w->visible_max ? entry + OKV__STEP : entry;
+		struct run run = run_at(a->pages, a->page_tokens, true, entry, count - filled);
+		struct run next = run_at(a->pages, a->page_tokens, true, later, 1);
+		const uint8_t *keys = run.page + a->keys_offset, *ahead = next.page + a->keys_offset;
 
-		run = run < count - filled ? run : count - filled;
 		if (a->is_f32)
-			copy_keys_f32((const float *)(const void *)keys + token, a->head_dim, a->page_tokens, run,
-				      w->s.tile + filled);
+			copy_keys_f32((const float *)(const void *)keys + run.token,
+				      (const float *)(const void *)ahead + next.token, a->head_dim, a->page_tokens,
+				      run.count, w->s.tile + filled);
 		else
-			widen_keys_f16((const uint16_t *)(const void *)keys + token, a->head_dim, a->page_tokens, run,
-				       w->s.tile + filled);
-		filled += run;
+			widen_keys_f16((const uint16_t *)(const void *)keys + run.token,
+				       (const uint16_t *)(const void *)ahead + next.token, a->head_dim, a->page_tokens,
+				       run.count, w->s.tile + filled);
+		filled += run.count;
 	}
 }
 
@@ -174,22 +199,38 @@ static float weigh(float *scores, uint32_t count)
 	return total;
 }
 
+/* One token's V of `head_dim` values; the same of a later token is prefetched. */
+static void widen_value(const struct okv_attention *a, const uint8_t *value, const uint8_t *ahead, float *ret)
+{
+	size_t bytes = (size_t)a->head_dim * (a->is_f32 ? sizeof(float) : sizeof(uint16_t));
+
+	for (size_t line = 0; line < bytes; line += 64)
+		_mm_prefetch((const char *)ahead + line, _MM_HINT_T0);
+	if (a->is_f32) {
+		memcpy(ret, value, bytes);
+		return;
+	}
+	for (uint32_t i = 0; i < a->head_dim; i += LANES)
+		v_store(ret + i, v_load_halves((const uint16_t *)(const void *)value + i));
+}
+
 /* Entries [start, start + count) to tile[entry][head_dim]. */
 static void gather_values(const struct attending *w, uint32_t start, uint32_t count)
 {
 	const struct okv_attention *a = w->a;
+	size_t token_bytes = a->value_stride * (a->is_f32 ? sizeof(float) : sizeof(uint16_t));
+	float *to = w->s.tile;
 
-	for (uint32_t j = 0; j < count; j++) {
-		const uint8_t *page = a->pages[(start + j) / a->page_tokens].bytes + a->values_offset;
-		size_t at = (start + j) % a->page_tokens * a->value_stride;
-		float *to = w->s.tile + (size_t)j * a->head_dim;
+	for (uint32_t filled = 0; filled < count;) {
+		uint32_t entry = start + filled, later = entry + OKV__STEP < w->visible_max ? entry + OKV__STEP : entry;
+		struct run run = run_at(a->pages, a->page_tokens, false, entry, count - filled);
+		struct run next = run_at(a->pages, a->page_tokens, false, later, 1);
+		const uint8_t *value = run.page + a->values_offset + run.token * token_bytes;
+		const uint8_t *ahead = next.page + a->values_offset + next.token * token_bytes;
 
-		if (a->is_f32) {
-			memcpy(to, (const float *)(const void *)page + at, a->head_dim * sizeof(float));
-			continue;
-		}
-		for (uint32_t i = 0; i < a->head_dim; i += LANES)
-			v_store(to + i, v_load_halves((const uint16_t *)(const void *)page + at + i));
+		for (uint32_t j = 0; j < run.count; j++, to += a->head_dim)
+			widen_value(a, value + j * token_bytes, ahead + j * token_bytes, to);
+		filled += run.count;
 	}
 }
 

@@ -17,7 +17,7 @@
 enum {
 	PANEL_VECTORS = OKV_PANEL / LANES,
 	CHUNK_OUTPUTS = OKV_CHUNK_PANELS * OKV_PANEL,
-	PREFETCH_BYTES = 1280, /* how far ahead of each of the four streams one row reads */
+	PREFETCH_BYTES = 640, /* how far ahead of each of the four streams one row reads */
 };
 
 /* One block of a chunk of panels, decoded. */
