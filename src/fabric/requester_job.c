@@ -151,24 +151,31 @@ bool okv__job_located(struct okv_requester *requester, struct okv__job *job, uns
 	return true;
 }
 
-/* Everyone has answered, or someone who has it all, or there was time enough. */
-static bool is_located(struct okv_requester *requester, struct okv__job *job, uint64_t now_ns)
+/* Whether an answer may still come that is worth waiting for. */
+static bool may_hear_more(const struct okv__job *job, uint64_t now_ns)
 {
-	if (!job->is_locating || job->asked == (job->asked & job->answered))
-		return true;
-	for (unsigned i = 0; i < job->peer_count; i++) {
-		uint16_t last = job->count - 1;
+	return (job->asked & ~job->answered) != 0 && now_ns < job->locate_until_ns;
+}
 
-		if (job->answered >> i & 1 && location_of(job, i, last)->generation != 0 &&
-		    span_of(job, i, 0) == (job->count < OKV_PEER_AUTHORISE_MAX ? job->count : OKV_PEER_AUTHORISE_MAX))
-			return true;
-	}
-	if (now_ns < job->locate_until_ns)
-		return false;
+/* Whether someone has all that is left, as far as one authorisation goes. */
+static bool is_one_enough(const struct okv__job *job)
+{
+	uint16_t left = job->count - job->next_want;
+	uint16_t whole = left < OKV_PEER_AUTHORISE_MAX ? left : OKV_PEER_AUTHORISE_MAX;
+
 	for (unsigned i = 0; i < job->peer_count; i++)
+		if (!(job->rejected >> i & 1) && span_of(job, i, job->next_want) == whole)
+			return true;
+	return false;
+}
+
+/* A peer that did not answer in time is not asked again before it says something. */
+static void stop_locating(struct okv_requester *requester, struct okv__job *job, uint64_t now_ns)
+{
+	job->is_locating = false;
+	for (unsigned i = 0; now_ns >= job->locate_until_ns && i < job->peer_count; i++)
 		if ((job->asked & ~job->answered) >> i & 1)
 			requester->peer[i].is_silent = true;
-	return true;
 }
 
 /* The longest span from `first` on; of equal ones the smallest owner. 0 if nobody has the first. */
@@ -202,13 +209,17 @@ static void cut_absent(struct okv_requester *requester, struct okv__job *job)
 }
 
 /* Starts the next transfer, if there is one to start. */
-static void plan(struct okv_requester *requester, struct okv__job *job)
+static void plan(struct okv_requester *requester, struct okv__job *job, uint64_t now_ns)
 {
 	while (!job->next && job->next_want < job->count) {
 		unsigned peer = 0;
 		uint16_t span = choose_owner(requester, job, job->next_want, &peer);
 		struct okv__transfer *transfer;
 
+		if (span == 0 && may_hear_more(job, now_ns)) {
+			job->is_locating = true;
+			return;
+		}
 		if (span == 0) {
 			cut_absent(requester, job);
 			return;
@@ -261,15 +272,18 @@ void okv__job_deadline(struct okv_requester *requester, struct okv__job *job, ui
 
 void okv__job_advance(struct okv_requester *requester, struct okv__job *job, uint64_t now_ns)
 {
-	if (!is_located(requester, job, now_ns) && okv__job_is_wanted(job))
+	bool is_wanted = okv__job_is_wanted(job);
+
+	if (job->is_locating && is_wanted && may_hear_more(job, now_ns) && !is_one_enough(job))
 		return;
-	job->is_locating = false;
-	if (!okv__job_is_wanted(job))
+	if (job->is_locating)
+		stop_locating(requester, job, now_ns);
+	if (!is_wanted)
 		okv__job_cut(requester, job, OKV_ERR_CANCELLED);
-	plan(requester, job);
+	plan(requester, job, now_ns);
 	if (job->next && job->next->state == OKV__READY && !job->reading) { /* R6 */
 		okv__transfer_submit(requester, job->next);
-		plan(requester, job);
+		plan(requester, job, now_ns);
 	}
 	if (!job->next && !job->reading && job->next_want == job->count)
 		job_end(requester, job);
