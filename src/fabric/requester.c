@@ -152,41 +152,37 @@ static struct okv_want *want_of(struct okv_requester *requester, const struct ok
 	     node = okv_map_next(node)) {
 		struct okv_want *want = OKV_CONTAINER_OF(node, struct okv_want, by_hash);
 
-		if (okv_hash_equal(&want->hash, hash))
+		if (okv_hash_equal(&want->block.hash, hash))
 			return want;
 	}
 	return NULL;
 }
 
-static struct okv_want *want_create(struct okv_requester *requester, const struct okv_hash *hash,
-				    const struct okv_hash *parent, uint64_t bytes)
+static struct okv_want *want_create(struct okv_requester *requester, const struct okv_fetch_block *block,
+				    uint64_t bytes)
 {
 	struct okv_want *want = calloc(1, sizeof(*want));
 
 	if (!want)
 		return NULL;
-	want->hash = *hash;
+	want->block = *block;
 	want->bytes = bytes;
-	if (parent) {
-		want->parent = *parent;
-		want->has_parent = true;
-	}
 	okv__todo_init(&want->todo);
 	okv_list_init(&want->node);
 	okv_list_push_back(&requester->wants, &want->node);
-	okv_map_insert(&requester->by_hash, &want->by_hash, okv_table_hash(hash, sizeof(*hash)));
+	okv_map_insert(&requester->by_hash, &want->by_hash, okv_table_hash(&block->hash, sizeof(block->hash)));
 	requester->counts.wants++;
 	return want;
 }
 
-/* Adds the want of hash[i] to the fetch, and to the job if nobody was fetching it. */
+/* Adds a want to the fetch, and to the job if nobody was fetching it. */
 static bool add_want(struct okv_requester *requester, struct okv_fetch *fetch, struct okv__job *job,
-		     const struct okv_hash *hash, uint32_t i)
+		     const struct okv_fetch_block *block)
 {
-	struct okv_want *want = want_of(requester, &hash[i]);
+	struct okv_want *want = want_of(requester, &block->hash);
 
 	if (!want) {
-		want = want_create(requester, &hash[i], i > 0 ? &hash[i - 1] : NULL, job->block_bytes);
+		want = want_create(requester, block, job->block_bytes);
 		if (!want)
 			return false;
 		want->job = job;
@@ -215,7 +211,7 @@ static void fetch_undo(struct okv_requester *requester, struct okv_fetch *fetch,
 }
 
 enum okv_status okv_requester_fetch(struct okv_requester *requester, const struct okv_materialisation_key *key,
-				    uint64_t block_bytes, const struct okv_hash *hash, uint32_t count,
+				    uint64_t block_bytes, const struct okv_fetch_block *block, uint32_t count,
 				    uint64_t deadline_ns, uint64_t now_ns, void *context, struct okv_fetch **ret_fetch)
 {
 	struct okv_fetch *fetch;
@@ -237,7 +233,7 @@ enum okv_status okv_requester_fetch(struct okv_requester *requester, const struc
 	if (!job)
 		goto undo;
 	for (uint32_t i = 0; i < count; i++)
-		if (!add_want(requester, fetch, job, hash, i))
+		if (!add_want(requester, fetch, job, &block[i]))
 			goto undo;
 
 	okv_list_push_back(&requester->fetches, &fetch->node);
@@ -271,6 +267,15 @@ struct okv_fetch_result okv_fetch_result(const struct okv_fetch *fetch)
 void *okv_fetch_context(const struct okv_fetch *fetch)
 {
 	return fetch->context;
+}
+
+bool okv_fetch_landed(const struct okv_fetch *fetch, uint32_t index, void **ret_handle)
+{
+	OKV_ASSERT(index < fetch->count);
+	if (fetch->want[index]->state != OKV__WANT_LANDED)
+		return false;
+	*ret_handle = fetch->want[index]->handle;
+	return true;
 }
 
 void okv_requester_fetch_free(struct okv_requester *requester, struct okv_fetch *fetch)
@@ -550,6 +555,14 @@ static struct okv__rpc *oldest_rpc(const struct okv_requester *requester)
 		       : OKV_CONTAINER_OF(requester->in_flight.next, struct okv__rpc, in_flight);
 }
 
+void okv_requester_stop(struct okv_requester *requester, uint64_t now_ns)
+{
+	OKV_LIST_EACH_SAFE(node, &requester->fetches)
+	fetch_end(requester, OKV_CONTAINER_OF(node, struct okv_fetch, node), OKV_ERR_CANCELLED);
+	OKV_LIST_EACH_SAFE(node, &requester->jobs)
+	okv__job_deadline(requester, OKV_CONTAINER_OF(node, struct okv__job, node), now_ns);
+}
+
 void okv_requester_tick(struct okv_requester *requester, uint64_t now_ns)
 {
 	for (struct okv__rpc *rpc; (rpc = oldest_rpc(requester)) && rpc->deadline_ns <= now_ns;)
@@ -620,7 +633,7 @@ static void build_locate(const struct okv__job *job, struct okv_peer_message *me
 	memcpy(message->locate.key, job->key, job->key_size);
 	message->locate.count = job->count;
 	for (uint16_t i = 0; i < job->count; i++)
-		message->locate.hash[i] = job->want[i]->hash;
+		message->locate.hash[i] = job->want[i]->block.hash;
 }
 
 static void build_authorise(const struct okv__transfer *transfer, struct okv_peer_message *message)
@@ -635,7 +648,7 @@ static void build_authorise(const struct okv__transfer *transfer, struct okv_pee
 	for (uint16_t i = 0; i < transfer->seen.count; i++) {
 		size_t want = (size_t)transfer->first_want + i;
 
-		message->authorise.wanted[i].hash = job->want[want]->hash;
+		message->authorise.wanted[i].hash = job->want[want]->block.hash;
 		message->authorise.wanted[i].generation =
 			job->location[(size_t)transfer->seen.peer * job->count + want].generation;
 	}
@@ -657,6 +670,7 @@ static void send(struct okv_requester *requester, struct okv__rpc *rpc, uint64_t
 		break;
 	case OKV__RPC_AUTHORISE:
 		build_authorise(transfer, message);
+		transfer->seen.asked_ns = now_ns;
 		break;
 	case OKV__RPC_RELEASE:
 		message->type = OKV_PEER_RELEASE;

@@ -52,8 +52,7 @@ struct okv_want {
 	struct okv_list node;	     /* all */
 	struct okv_map_node by_hash; /* unless it failed */
 	struct okv__todo todo;	     /* UNPIN */
-	struct okv_hash hash, parent;
-	bool has_parent; /* `parent` is known: it is the hash before this one in the fetch */
+	struct okv_fetch_block block;
 	enum okv__want_state state;
 	enum okv_status failure;
 	char field[OKV_PEER_NAME_MAX]; /* of a MISMATCH */

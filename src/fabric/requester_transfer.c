@@ -202,10 +202,11 @@ static bool check_blocks(struct okv_requester *requester, const struct okv__tran
 		const struct okv_peer_authorised *block = &message->authorised.block[i];
 		const struct okv_want *want = job->want[transfer->first_want + i];
 
-		if (!okv_hash_equal(&block->hash, &want->hash) ||
+		if (!okv_hash_equal(&block->hash, &want->block.hash) ||
+		    !okv_hash_equal(&block->parent, &want->block.parent) ||
+		    !okv_hash_equal(&block->lineage, &want->block.lineage) ||
 		    !okv_hash_equal(&block->key_digest, &job->key_digest) ||
-		    (want->has_parent && !okv_hash_equal(&block->parent, &want->parent)) || block->token_count == 0 ||
-		    block->token_count > OKV_BLOCK_TOKENS_MAX) {
+		    block->token_count != want->block.token_count) {
 			counts->bad_identity++;
 			return false;
 		}

@@ -19,7 +19,7 @@ enum { BLOCK_BYTES = 1000, SENT_MAX = 64, BLOCKS = 300 };
 struct rig {
 	struct okv_requester *requester;
 	struct okv_materialisation_key key;
-	struct okv_hash hash[BLOCKS];
+	struct okv_fetch_block block[BLOCKS];
 	uint64_t now_ns, deadline_ns;
 	/* What the core asked for. */
 	struct okv_peer_message sent[SENT_MAX];
@@ -81,8 +81,10 @@ static void rig_init(struct rig *rig, unsigned peers)
 	rig->deadline_ns = 30 * OKV_NS_PER_S;
 	assert_int_equal(okv_requester_create(&options, &rig->requester), OKV_OK);
 	for (int i = 0; i < BLOCKS; i++) {
-		memset(&rig->hash[i], 0, sizeof(rig->hash[i]));
-		memcpy(&rig->hash[i], &i, sizeof(i));
+		rig->block[i].token_count = 16;
+		memcpy(&rig->block[i].hash, &i, sizeof(i));
+		if (i > 0)
+			rig->block[i].parent = rig->block[i - 1].hash;
 	}
 	for (unsigned i = 0; i < peers; i++) {
 		unsigned peer;
@@ -112,7 +114,7 @@ static struct okv_fetch *fetch_from(struct rig *rig, uint32_t first, uint32_t co
 {
 	struct okv_fetch *fetch;
 
-	assert_int_equal(okv_requester_fetch(rig->requester, &rig->key, BLOCK_BYTES, rig->hash + first, count,
+	assert_int_equal(okv_requester_fetch(rig->requester, &rig->key, BLOCK_BYTES, rig->block + first, count,
 					     rig->deadline_ns, rig->now_ns, context, &fetch),
 			 OKV_OK);
 	drain(rig);
@@ -621,7 +623,7 @@ static void replans_are_bounded(void **state)
 	rig_done(&rig);
 }
 
-enum lie { LIE_LENGTH, LIE_HASH, LIE_KEY, LIE_PARENT, LIE_TOKENS, LIE_COUNT, LIES };
+enum lie { LIE_LENGTH, LIE_HASH, LIE_KEY, LIE_PARENT, LIE_LINEAGE, LIE_TOKENS, LIE_COUNT, LIES };
 
 static void what_was_not_asked_for_is_refused_before_a_byte_is_read(void **state)
 {
@@ -645,8 +647,10 @@ static void what_was_not_asked_for_is_refused_before_a_byte_is_read(void **state
 			block->key_digest.bytes[0] ^= 1;
 		else if (lie == LIE_PARENT)
 			block->parent.bytes[5] ^= 1;
+		else if (lie == LIE_LINEAGE)
+			block->lineage.bytes[5] ^= 1;
 		else if (lie == LIE_TOKENS)
-			block->token_count = 0;
+			block->token_count--;
 		else
 			message.authorised.count--;
 		reply(&rig, 0, &message);
@@ -1046,6 +1050,27 @@ static void replies_of_the_wrong_kind_or_size_break_the_protocol(void **state)
 	rig_done(&rig);
 }
 
+static void stopping_ends_fetches_and_calls_reads_off(void **state)
+{
+	(void)state;
+	struct rig rig;
+
+	rig_init(&rig, 1);
+	fetch_from(&rig, 0, 2, NULL);
+	located(&rig, 0, 0, 2);
+	window(&rig, 0);
+	struct okv_ticket ticket = authorise(&rig, 0);
+	fetch_from(&rig, 10, 2, NULL);
+	expect(&rig, 0, OKV_PEER_LOCATE);
+	okv_requester_stop(rig.requester, rig.now_ns);
+	drain(&rig);
+	assert_int_equal(rig.done_count, 2);
+	assert_int_equal(rig.cancel_count, 1);
+	read_ended(&rig, rig.submitted[0], OKV_ERR_CANCELLED);
+	released(&rig, 0, ticket);
+	rig_done(&rig);
+}
+
 static void limits_are_refused(void **state)
 {
 	(void)state;
@@ -1055,12 +1080,12 @@ static void limits_are_refused(void **state)
 
 	rig_init(&rig, OKV_REQUESTER_PEERS_MAX);
 	assert_int_equal(okv_requester_peer(rig.requester, &peer), OKV_ERR_BUDGET);
-	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, BLOCK_BYTES, rig.hash, 0, 1, 0, NULL, &none),
+	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, BLOCK_BYTES, rig.block, 0, 1, 0, NULL, &none),
 			 OKV_ERR_INVALID);
-	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, BLOCK_BYTES, rig.hash, OKV_PEER_LOCATE_MAX + 1, 1,
-					     0, NULL, &none),
+	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, BLOCK_BYTES, rig.block, OKV_PEER_LOCATE_MAX + 1,
+					     1, 0, NULL, &none),
 			 OKV_ERR_INVALID);
-	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, 0, rig.hash, 1, 1, 0, NULL, &none),
+	assert_int_equal(okv_requester_fetch(rig.requester, &rig.key, 0, rig.block, 1, 1, 0, NULL, &none),
 			 OKV_ERR_INVALID);
 	rig_done(&rig);
 }
@@ -1152,6 +1177,7 @@ int main(void)
 		cmocka_unit_test(identical_blocks_are_read_once_and_cancelling_one_fetch_spares_the_other),
 		cmocka_unit_test(a_longer_fetch_shares_what_is_on_its_way_and_adds_the_rest),
 		cmocka_unit_test(replies_of_the_wrong_kind_or_size_break_the_protocol),
+		cmocka_unit_test(stopping_ends_fetches_and_calls_reads_off),
 		cmocka_unit_test(limits_are_refused),
 		cmocka_unit_test(a_peer_without_a_free_slot_is_a_miss),
 		cmocka_unit_test(the_next_moment_that_matters_is_told),

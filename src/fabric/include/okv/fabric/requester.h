@@ -55,6 +55,7 @@ struct okv_transfer {
 	uint8_t token[16];
 	uint16_t count;
 	struct okv_peer_authorised block[OKV_PEER_AUTHORISE_MAX];
+	uint64_t asked_ns; /* when AUTHORISE was sent */
 	/* The driver's own: its destinations and the mover's read. */
 	void *driver;
 };
@@ -126,18 +127,27 @@ bool okv_requester_reply(struct okv_requester *requester, unsigned peer, const s
 
 /* --- fetches ----------------------------------------------------------------------------------------------------- */
 
+/* What a block must be to be taken for the one that is wanted. */
+struct okv_fetch_block {
+	struct okv_hash hash, parent, lineage;
+	uint32_t token_count;
+};
+
 /*
- * Starts to fetch `count` (1..OKV_PEER_LOCATE_MAX) blocks of `block_bytes` each, in order: each is the parent of the
- * next. `context` is the caller's. The fetch ends with one OKV_REQUESTER_DONE.
+ * Starts to fetch `count` (1..OKV_PEER_LOCATE_MAX) blocks of `block_bytes` each, of one prefix and in its order: where
+ * one cannot be had, the later ones are not asked for. `context` is the caller's. Ends with one OKV_REQUESTER_DONE.
  */
 OKV_MUST_CHECK enum okv_status okv_requester_fetch(struct okv_requester *requester,
 						   const struct okv_materialisation_key *key, uint64_t block_bytes,
-						   const struct okv_hash *hash, uint32_t count, uint64_t deadline_ns,
-						   uint64_t now_ns, void *context, struct okv_fetch **ret_fetch);
+						   const struct okv_fetch_block *block, uint32_t count,
+						   uint64_t deadline_ns, uint64_t now_ns, void *context,
+						   struct okv_fetch **ret_fetch);
 /* Ends the fetch with CANCELLED; what is being read goes on, since its bytes are useful. Not after its DONE. */
 void okv_requester_cancel(struct okv_requester *requester, struct okv_fetch *fetch);
 struct okv_fetch_result okv_fetch_result(const struct okv_fetch *fetch);
 void *okv_fetch_context(const struct okv_fetch *fetch);
+/* Whether the block came; *ret_handle is what okv_requester_committed() was told. After DONE, before the free. */
+bool okv_fetch_landed(const struct okv_fetch *fetch, uint32_t index, void **ret_handle);
 void okv_requester_fetch_free(struct okv_requester *requester, struct okv_fetch *fetch);
 
 /* --- what the driver did ----------------------------------------------------------------------------------------- */
@@ -157,6 +167,8 @@ void okv_requester_read_ended(struct okv_requester *requester, struct okv_transf
 
 /* --- time and actions -------------------------------------------------------------------------------------------- */
 
+/* The manager stops: every fetch ends, every READ is called off; nothing may be started after it. */
+void okv_requester_stop(struct okv_requester *requester, uint64_t now_ns);
 void okv_requester_tick(struct okv_requester *requester, uint64_t now_ns);
 /* When to tick next; UINT64_MAX if nothing waits for time. */
 uint64_t okv_requester_wake_ns(const struct okv_requester *requester);
