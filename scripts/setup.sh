@@ -57,7 +57,7 @@ create_environment() {
 	[ -x "$base_python" ] || base_python=python3
 	"$root/scripts/quietly.sh" "creating the Python environment .venv" "$base_python" -m venv "$root/.venv" ||
 		fail "the Python environment could not be created; see above"
-	# Only for its continued downloads: Debian's pip does the rest as well, so a failure here is none.
+	# Only so that the model's download can be continued: Debian's pip does the rest as well, so a failure is none.
 	"$python" -m pip install --disable-pip-version-check -q -r "$root/python/requirements-pip.txt" \
 		>/dev/null 2>&1 </dev/null || true
 }
