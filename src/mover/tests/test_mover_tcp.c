@@ -380,7 +380,7 @@ static void more_reads_than_connections_all_end(void **state)
 		if (i == 0)
 			first = id;
 		if (i == READS - 1)
-			okv_mover_read_cancel(pair.reader.mover, id); /* one that still waits */
+			okv_mover_read_cancel(pair.reader.mover, id); /* most likely one that still waits */
 	}
 	for (int left = READS; left > 0;) {
 		struct okv_mover_event event = next_event(pair.reader.mover);
@@ -390,7 +390,9 @@ static void more_reads_than_connections_all_end(void **state)
 		left--;
 		assert_false(ended[event.id - first]);
 		ended[event.id - first] = true;
-		assert_int_equal(event.status, event.id - first == READS - 1 ? OKV_ERR_CANCELLED : OKV_OK);
+		/* The cancelled one may have been faster than its cancel. */
+		assert_true(event.status == OKV_OK ||
+			    (event.status == OKV_ERR_CANCELLED && event.id - first == READS - 1));
 	}
 	for (int i = 0; i < READS - 1; i++)
 		assert_memory_equal(destination[i], pair.source.memory, 4096);
