@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { LANES = 8, TILE_ROWS = 6, TILE_PANELS = 1, SCORE_VECTORS = 2, MIX_QUERIES = 3 };
+enum { LANES = 8, TILE_ROWS = 6, TILE_PANELS = 1, SCORE_VECTORS = 2, MIX_QUERIES = 3, FEW_ROWS = 3, FEW_PANELS = 1 };
 
 typedef __m256 v_float;
 typedef __m256i v_word;

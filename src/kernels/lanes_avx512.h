@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { LANES = 16, TILE_ROWS = 6, TILE_PANELS = 4, SCORE_VECTORS = 4, MIX_QUERIES = 6 };
+enum { LANES = 16, TILE_ROWS = 6, TILE_PANELS = 4, SCORE_VECTORS = 4, MIX_QUERIES = 6, FEW_ROWS = 3, FEW_PANELS = 4 };
 
 typedef __m512 v_float;
 typedef __m512i v_word;

@@ -1,7 +1,7 @@
 /*
- * The linear layer. One row: weights are decoded in registers, TILE panels side by side, each read once in order.
- * Several rows: a block of a chunk of panels is decoded into a small f32 array that stays in the first-level cache, and
- * tiles of TILE_ROWS rows run over it; the chains of a tile live in `ret_out` between blocks.
+ * The linear layer. A few rows: weights are decoded in registers and used at once, panels side by side, each read once
+ * in order. More rows: a block of a chunk of panels is decoded into a small f32 array that stays in the first-level
+ * cache, and tiles of TILE_ROWS rows run over it; the chains of a tile live in `ret_out` between blocks.
  */
 #include <string.h>
 
@@ -76,82 +76,143 @@ INLINED v_float close_block(bool scaled, bool has_minimum, v_float d, v_float m,
 	return has_minimum ? v_fma(m, sum, out) : out;
 }
 
-/* One block of `panels` panels for one row; `at` is the first panel's block, `row` its 32 inputs. */
-INLINED void row_block(enum okv_weight_type type, unsigned panels, const uint8_t *at, size_t panel_bytes,
-		       const float *row, v_float sum, v_float table, v_float *out)
+/* The block two blocks of Q4_1 behind this one: where a stream of weights will be read next. */
+INLINED void prefetch_block(const uint8_t *at, size_t block_bytes)
+{
+	for (size_t line = 0; line < block_bytes; line += 64)
+		_mm_prefetch((const char *)at + PREFETCH_BYTES + line, _MM_HINT_T0);
+}
+
+/* A stretch of the reduction for a few rows: `panels`, `rows` and `type` are constants wherever these are used. */
+struct few {
+	const uint8_t *at;  /* the first panel's block */
+	size_t panel_bytes; /* from one panel to the next */
+	const float *x;	    /* [row][OKV_BLOCK] of the block */
+	const float *sums;  /* [row] */
+};
+
+/* One block: out[row * vectors + v] gets one more link. */
+INLINED void few_block(enum okv_weight_type type, unsigned rows, unsigned panels, const struct few *f, v_float table,
+		       v_float *out)
 {
 	unsigned vectors = panels * PANEL_VECTORS;
 	bool scaled = is_scaled(type), has_minimum = type == OKV_WEIGHT_Q4_1;
-	v_float part[OKV_CHUNK_PANELS * PANEL_VECTORS];
+	v_float part[FEW_ROWS * OKV_CHUNK_PANELS * PANEL_VECTORS];
 
 	UNROLLED
-	for (unsigned v = 0; v < vectors; v++)
-		part[v] = v_zero();
+	for (unsigned i = 0; i < rows * vectors; i++)
+		part[i] = v_zero();
 	for (unsigned g = 0; g < OKV_BLOCK / 8; g++) {
 		UNROLLED
 		for (unsigned v = 0; v < vectors; v++) {
-			const uint8_t *values = at + v / PANEL_VECTORS * panel_bytes + okv__values_offset(type);
+			const uint8_t *values = f->at + v / PANEL_VECTORS * f->panel_bytes + okv__values_offset(type);
 			v_float value[8];
 
 			decode8(type, values, g, v % PANEL_VECTORS, table, value);
 			UNROLLED
-			for (unsigned j = 0; j < 8; j++)
-				part[v] = v_fma(value[j], v_set1(row[g * 8 + j]), part[v]);
+			for (unsigned j = 0; j < 8; j++) {
+				UNROLLED
+				for (unsigned r = 0; r < rows; r++)
+					part[r * vectors + v] = v_fma(value[j], v_set1(f->x[r * OKV_BLOCK + g * 8 + j]),
+								      part[r * vectors + v]);
+			}
 		}
 	}
 	UNROLLED
 	for (unsigned v = 0; v < vectors; v++) {
-		const uint8_t *scales = at + v / PANEL_VECTORS * panel_bytes;
+		const uint8_t *scales = f->at + v / PANEL_VECTORS * f->panel_bytes;
 		v_float d = scaled ? load_scale(scales, v % PANEL_VECTORS) : v_zero();
 		v_float m = has_minimum ? load_scale(scales + 2 * OKV_PANEL, v % PANEL_VECTORS) : v_zero();
 
-		out[v] = close_block(scaled, has_minimum, d, m, sum, part[v], out[v]);
+		UNROLLED
+		for (unsigned r = 0; r < rows; r++)
+			out[r * vectors + v] = close_block(scaled, has_minimum, d, m, v_set1(f->sums[r]),
+							   part[r * vectors + v], out[r * vectors + v]);
 	}
 }
 
-/* `panels` panels from `panel` on, for one row; type and panels are constants. */
-INLINED void row_of(enum okv_weight_type type, unsigned panels, const struct okv_panels *w, uint32_t panel,
-		    const struct okv_activations *x, float *ret_out)
+/* `panels` panels from `panel` on, all groups; `out_stride` floats from row to row of the result. */
+INLINED void few_panels(enum okv_weight_type type, unsigned rows, unsigned panels, const struct okv_panels *w,
+			uint32_t panel, const struct okv_activations *x, float *ret_out, size_t out_stride)
 {
 	unsigned vectors = panels * PANEL_VECTORS;
-	size_t block_bytes = okv__block_bytes(type), panel_bytes = w->inputs / OKV_BLOCK * block_bytes;
+	size_t block_bytes = okv__block_bytes(type);
+	struct few f = {.panel_bytes = w->inputs / OKV_BLOCK * block_bytes};
 	v_float table = v_nibble_table(type == OKV_WEIGHT_Q4_0 ? 8 : 0);
 
 	for (uint32_t group = 0; group < w->groups; group++) {
 		uint32_t block = okv__group_start(w, group), end = okv__group_start(w, group + 1);
-		const uint8_t *at = okv__panel_block(w, panel, block);
-		v_float out[OKV_CHUNK_PANELS * PANEL_VECTORS];
+		v_float out[FEW_ROWS * OKV_CHUNK_PANELS * PANEL_VECTORS];
 
+		f.at = okv__panel_block(w, panel, block);
 		UNROLLED
-		for (unsigned v = 0; v < vectors; v++)
-			out[v] = v_zero();
-		for (; block < end; block++, at += block_bytes) {
-			size_t i = (size_t)block * x->row_stride;
-
+		for (unsigned i = 0; i < rows * vectors; i++)
+			out[i] = v_zero();
+		for (; block < end; block++, f.at += block_bytes) {
+			f.x = x->x + (size_t)block * x->row_stride * OKV_BLOCK;
+			f.sums = x->sums + (size_t)block * x->row_stride;
 			for (unsigned p = 0; p < panels; p++)
-				for (size_t line = 0; line < block_bytes; line += 64)
-					_mm_prefetch((const char *)(at + p * panel_bytes + PREFETCH_BYTES + line),
-						     _MM_HINT_T0);
-			row_block(type, panels, at, panel_bytes, x->x + i * OKV_BLOCK, v_set1(x->sums[i]), table, out);
+				prefetch_block(f.at + p * f.panel_bytes, block_bytes);
+			few_block(type, rows, panels, &f, table, out);
 		}
 		UNROLLED
-		for (unsigned v = 0; v < vectors; v++) {
-			float *to = ret_out + v * LANES;
+		for (unsigned i = 0; i < rows * vectors; i++) {
+			float *to = ret_out + i / vectors * out_stride + i % vectors * LANES;
 
-			v_store(to, group == 0 ? out[v] : v_add(v_load(to), out[v]));
+			v_store(to, group == 0 ? out[i] : v_add(v_load(to), out[i]));
 		}
 	}
 }
 
-INLINED void one_row(enum okv_weight_type type, const struct okv_panels *w, uint32_t first, uint32_t count,
-		     const struct okv_activations *x, float *ret_out)
+INLINED void few_of(enum okv_weight_type type, unsigned rows, const struct okv_panels *w, uint32_t first,
+		    uint32_t count, const struct okv_activations *x, float *ret_out)
 {
-	if (count == OKV_CHUNK_PANELS) {
-		row_of(type, OKV_CHUNK_PANELS, w, first, x, ret_out);
-		return;
+	unsigned together = rows == 1 ? OKV_CHUNK_PANELS : FEW_PANELS;
+	size_t stride = (size_t)count * OKV_PANEL;
+	uint32_t p = 0;
+
+	for (; p + together <= count; p += together)
+		few_panels(type, rows, together, w, first + p, x, ret_out + p * OKV_PANEL, stride);
+	for (; p < count; p++)
+		few_panels(type, rows, 1, w, first + p, x, ret_out + p * OKV_PANEL, stride);
+}
+
+INLINED void few_rows_of(enum okv_weight_type type, const struct okv_panels *w, uint32_t first, uint32_t count,
+			 const struct okv_activations *x, float *ret_out)
+{
+	switch (x->rows) {
+	case 1:
+		few_of(type, 1, w, first, count, x, ret_out);
+		break;
+	case 2:
+		few_of(type, 2, w, first, count, x, ret_out);
+		break;
+	default:
+		few_of(type, FEW_ROWS, w, first, count, x, ret_out);
+		break;
 	}
-	for (uint32_t p = 0; p < count; p++)
-		row_of(type, 1, w, first + p, x, ret_out + p * OKV_PANEL);
+}
+
+static void few_rows(const struct okv_panels *w, uint32_t first, uint32_t count, const struct okv_activations *x,
+		     float *ret_out)
+{
+	switch (w->type) {
+	case OKV_WEIGHT_F32:
+		few_rows_of(OKV_WEIGHT_F32, w, first, count, x, ret_out);
+		break;
+	case OKV_WEIGHT_F16:
+		few_rows_of(OKV_WEIGHT_F16, w, first, count, x, ret_out);
+		break;
+	case OKV_WEIGHT_Q4_0:
+		few_rows_of(OKV_WEIGHT_Q4_0, w, first, count, x, ret_out);
+		break;
+	case OKV_WEIGHT_Q4_1:
+		few_rows_of(OKV_WEIGHT_Q4_1, w, first, count, x, ret_out);
+		break;
+	case OKV_WEIGHT_Q8_0:
+		few_rows_of(OKV_WEIGHT_Q8_0, w, first, count, x, ret_out);
+		break;
+	}
 }
 
 /* Decodes one block of one panel into columns of `ret_values`, whose rows are `stride` floats. */
@@ -161,6 +222,7 @@ INLINED void decode_panel(enum okv_weight_type type, const uint8_t *block, float
 	v_float table = v_nibble_table(type == OKV_WEIGHT_Q4_0 ? 8 : 0);
 	const uint8_t *values = block + okv__values_offset(type);
 
+	prefetch_block(block, okv__block_bytes(type));
 	UNROLLED
 	for (unsigned v = 0; v < PANEL_VECTORS; v++) {
 		for (unsigned g = 0; g < OKV_BLOCK / 8; g++) {
@@ -339,25 +401,8 @@ static void many_rows(const struct okv_panels *w, uint32_t first, uint32_t count
 static void linear(const struct okv_panels *w, uint32_t first, uint32_t count, const struct okv_activations *x,
 		   float *ret_out, float *scratch)
 {
-	if (x->rows > 1) {
+	if (x->rows <= FEW_ROWS)
+		few_rows(w, first, count, x, ret_out);
+	else
 		many_rows(w, first, count, x, ret_out, scratch);
-		return;
-	}
-	switch (w->type) {
-	case OKV_WEIGHT_F32:
-		one_row(OKV_WEIGHT_F32, w, first, count, x, ret_out);
-		break;
-	case OKV_WEIGHT_F16:
-		one_row(OKV_WEIGHT_F16, w, first, count, x, ret_out);
-		break;
-	case OKV_WEIGHT_Q4_0:
-		one_row(OKV_WEIGHT_Q4_0, w, first, count, x, ret_out);
-		break;
-	case OKV_WEIGHT_Q4_1:
-		one_row(OKV_WEIGHT_Q4_1, w, first, count, x, ret_out);
-		break;
-	case OKV_WEIGHT_Q8_0:
-		one_row(OKV_WEIGHT_Q8_0, w, first, count, x, ret_out);
-		break;
-	}
 }
