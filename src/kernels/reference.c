@@ -44,9 +44,11 @@ static float chain(const struct okv_panels *w, uint32_t output, uint32_t group, 
 	return out;
 }
 
+/* NOLINTBEGIN(readability-non-const-parameter): the type is that of the ops table */
 static void linear(const struct okv_panels *w, uint32_t first, uint32_t count, const struct okv_activations *x,
 		   float *ret_out, float *scratch)
 {
+	/* NOLINTEND(readability-non-const-parameter) */
 	(void)scratch;
 	for (uint32_t row = 0; row < x->rows; row++) {
 		for (uint32_t i = 0; i < count * OKV_PANEL; i++) {

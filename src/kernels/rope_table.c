@@ -47,9 +47,9 @@ static double own_exp(double x)
 	r = fma(-n, ln2_low, fma(-n, ln2_high, x));
 	for (int i = 18; i >= 1; i--)
 		sum = fma(sum, r / i, 1);
-	for (; n > 0; n -= 1)
+	for (int doublings = (int)n; doublings > 0; doublings--)
 		sum *= 2;
-	for (; n < 0; n += 1)
+	for (int halvings = -(int)n; halvings > 0; halvings--)
 		sum *= 0.5;
 	return sum;
 }

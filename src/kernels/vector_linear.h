@@ -345,9 +345,11 @@ INLINED void run_tiles(unsigned vectors, const float *value, const float *d, con
 	}
 }
 
-/* The chains of one group, for all rows; `out_stride` floats from row to row. */
+/* The chains of one group, for all rows; `out_stride` floats from row to row. Written through struct tile. */
+/* NOLINTBEGIN(readability-non-const-parameter) */
 INLINED void group_of_rows(unsigned panels, const struct okv_panels *w, uint32_t panel, uint32_t group,
 			   const struct okv_activations *x, float *ret_out, size_t out_stride)
+/* NOLINTEND(readability-non-const-parameter) */
 {
 	uint32_t start = okv__group_start(w, group), end = okv__group_start(w, group + 1);
 	struct decoded decoded;

@@ -235,6 +235,7 @@ static uint32_t divided_up(uint32_t a, uint32_t b)
 
 static void cut_rows(struct cut *cut, uint32_t rows, uint32_t units, unsigned threads)
 {
+	OKV_ASSERT(rows >= 1 && units >= 1 && threads >= 1);
 	cut->tiles = divided_up(rows, ROWS_A_TILE_MAX);
 	if (rows >= ROWS_TO_SPLIT && cut->tiles == 1 && units % threads)
 		cut->tiles = 2;

@@ -142,7 +142,7 @@ static enum okv_status check_shape(struct loading *l)
 static enum okv_status read_shape(struct loading *l)
 {
 	struct okv_model_shape *shape = &l->model->shape;
-	uint32_t value_dim;
+	uint32_t value_dim = 0;
 	struct okv_bytes architecture;
 	enum okv_status status = okv_gguf_string(l->gguf, "general.architecture", &architecture, l->reason);
 
@@ -160,8 +160,10 @@ static enum okv_status read_shape(struct loading *l)
 	    (status = read_number(l, "llama.context_length", CONTEXT_MAX, &shape->context)) != OKV_OK ||
 	    (status = read_number(l, "llama.embedding_length", WIDTH_MAX, &shape->width)) != OKV_OK ||
 	    (status = read_number(l, "llama.feed_forward_length", FFN_MAX, &shape->ffn)) != OKV_OK ||
-	    (status = read_number(l, "llama.attention.head_count", HEADS_MAX, &shape->heads)) != OKV_OK ||
-	    (status = read_number_or(l, "llama.attention.head_count_kv", HEADS_MAX, shape->heads, &shape->kv_heads)) !=
+	    (status = read_number(l, "llama.attention.head_count", HEADS_MAX, &shape->heads)) != OKV_OK)
+		return status;
+	OKV_ASSERT(shape->layers && shape->heads);
+	if ((status = read_number_or(l, "llama.attention.head_count_kv", HEADS_MAX, shape->heads, &shape->kv_heads)) !=
 		    OKV_OK ||
 	    (status = read_number_or(l, "llama.attention.key_length", HEAD_DIM_MAX, shape->width / shape->heads,
 				     &shape->head_dim)) != OKV_OK ||
@@ -197,23 +199,26 @@ static enum okv_weight_type weight_type(enum okv_tensor_type type)
 	return OKV_WEIGHT_F32;
 }
 
-/* The tensor `name` with extents [inputs][outputs]; outputs 0 takes any number from the file. */
-static enum okv_status find(struct loading *l, const char *name, uint32_t inputs, uint32_t outputs,
-			    const struct okv_gguf_tensor **ret_tensor)
+/* The tensor `name` with extents [inputs][outputs]; outputs 0 takes any number from the file. NULL: see *ret_status. */
+static const struct okv_gguf_tensor *find(struct loading *l, const char *name, uint32_t inputs, uint32_t outputs,
+					  enum okv_status *ret_status)
 {
 	const struct okv_gguf_tensor *tensor = okv_gguf_tensor_find(l->gguf, name);
 
-	if (!tensor)
-		return okv_refuse(l->reason, OKV_ERR_INVALID, "tensor", "the model file has no tensor %s", name);
+	if (!tensor) {
+		*ret_status = okv_refuse(l->reason, OKV_ERR_INVALID, "tensor", "the model file has no tensor %s", name);
+		return NULL;
+	}
 	if (tensor->dimensions > 2 || tensor->extent[0] != inputs || tensor->extent[1] > VOCABULARY_MAX ||
-	    (outputs && tensor->extent[1] != outputs))
-		return okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
-				  "tensor %s is %llu x %llu where the model needs %u x %u", name,
-				  (unsigned long long)tensor->extent[0], (unsigned long long)tensor->extent[1], inputs,
-				  outputs);
+	    (outputs && tensor->extent[1] != outputs)) {
+		*ret_status = okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
+					 "tensor %s is %llu x %llu where the model needs %u x %u", name,
+					 (unsigned long long)tensor->extent[0], (unsigned long long)tensor->extent[1],
+					 inputs, outputs);
+		return NULL;
+	}
 	l->found++;
-	*ret_tensor = tensor;
-	return OKV_OK;
+	return tensor;
 }
 
 static uint8_t *lay_out(struct loading *l, size_t size)
@@ -227,10 +232,10 @@ static uint8_t *lay_out(struct loading *l, size_t size)
 static enum okv_status load_matrix(struct loading *l, const char *name, uint32_t inputs, uint32_t outputs,
 				   uint32_t groups, struct okv_panels *ret_panels)
 {
-	const struct okv_gguf_tensor *tensor;
-	enum okv_status status = find(l, name, inputs, outputs, &tensor);
+	enum okv_status status;
+	const struct okv_gguf_tensor *tensor = find(l, name, inputs, outputs, &status);
 
-	if (status != OKV_OK)
+	if (!tensor)
 		return status;
 	ret_panels->type = weight_type(tensor->type);
 	ret_panels->inputs = inputs;
@@ -245,11 +250,11 @@ static enum okv_status load_matrix(struct loading *l, const char *name, uint32_t
 static enum okv_status load_norm(struct loading *l, const char *name, const float **ret_norm)
 {
 	uint32_t width = l->model->shape.width;
-	const struct okv_gguf_tensor *tensor;
-	enum okv_status status = find(l, name, width, 1, &tensor);
+	enum okv_status status;
+	const struct okv_gguf_tensor *tensor = find(l, name, width, 1, &status);
 	uint8_t *to;
 
-	if (status != OKV_OK)
+	if (!tensor)
 		return status;
 	if (tensor->type != OKV_TENSOR_F32)
 		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "tensor", "tensor %s is not F32", name);
@@ -351,15 +356,6 @@ static enum okv_status refuse_other_tensors(struct loading *l)
 
 /* ---- identity ---- */
 
-static int by_name(const void *a, const void *b)
-{
-	const struct okv_gguf_tensor *x = *(const struct okv_gguf_tensor *const *)a;
-	const struct okv_gguf_tensor *y = *(const struct okv_gguf_tensor *const *)b;
-	int order = memcmp(x->name.data, y->name.data, x->name.size < y->name.size ? x->name.size : y->name.size);
-
-	return order ? order : (x->name.size > y->name.size) - (x->name.size < y->name.size);
-}
-
 static void digest_u64(struct okv_sha256 *sha, uint64_t value)
 {
 	uint8_t bytes[8];
@@ -384,35 +380,26 @@ static enum okv_status digest(struct loading *l)
 	const struct okv_model_shape *s = &l->model->shape;
 	const uint32_t numbers[] = {s->layers,	 s->width,	s->ffn,	    s->heads,	 s->kv_heads,
 				    s->head_dim, s->vocabulary, s->context, s->rope_dims};
-	size_t count = okv_gguf_tensor_count(l->gguf);
-	const struct okv_gguf_tensor **tensors = calloc(count, sizeof(const struct okv_gguf_tensor *));
 	struct okv_sha256 *sha = okv_sha256_create();
 
-	if (!tensors || !sha) {
-		free(tensors);
-		if (sha)
-			okv_sha256_finish(sha);
+	if (!sha)
 		return okv_refuse(l->reason, OKV_ERR_NO_MEMORY, "", "no memory to digest the weights");
-	}
-	for (size_t i = 0; i < count; i++)
-		tensors[i] = okv_gguf_tensor_at(l->gguf, i);
-	qsort(tensors, count, sizeof *tensors, by_name);
-
 	okv_sha256_update(sha, tag, sizeof tag);
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		digest_u64(sha, numbers[i]);
 	digest_f64(sha, s->rope_theta);
 	digest_f64(sha, s->norm_epsilon);
-	for (size_t i = 0; i < count; i++) {
-		digest_u64(sha, tensors[i]->name.size);
-		okv_sha256_update(sha, tensors[i]->name.data, tensors[i]->name.size);
-		digest_u64(sha, tensors[i]->type);
-		digest_u64(sha, tensors[i]->extent[0]);
-		digest_u64(sha, tensors[i]->extent[1]);
-		okv_sha256_update(sha, tensors[i]->data, tensors[i]->size);
+	for (size_t i = 0; i < okv_gguf_tensor_count(l->gguf); i++) { /* in name order */
+		const struct okv_gguf_tensor *tensor = okv_gguf_tensor_at(l->gguf, i);
+
+		digest_u64(sha, tensor->name.size);
+		okv_sha256_update(sha, tensor->name.data, tensor->name.size);
+		digest_u64(sha, tensor->type);
+		digest_u64(sha, tensor->extent[0]);
+		digest_u64(sha, tensor->extent[1]);
+		okv_sha256_update(sha, tensor->data, tensor->size);
 	}
 	l->model->digest = okv_sha256_finish(sha);
-	free(tensors);
 	return OKV_OK;
 }
 
@@ -441,6 +428,7 @@ static enum okv_status load(struct loading *l)
 
 	if (status != OKV_OK)
 		return status;
+	OKV_ASSERT(shape->layers >= 1);
 	l->model->layers = calloc(shape->layers, sizeof *l->model->layers);
 	if (!l->model->layers)
 		return okv_refuse(l->reason, OKV_ERR_NO_MEMORY, "", "no memory for %u layers", shape->layers);

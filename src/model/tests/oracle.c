@@ -238,7 +238,7 @@ static void round_kv(const struct oracle *o, float *x, uint32_t count)
 static void attend_head(const struct oracle *o, const float *q, const float *keys, const float *values, float *out)
 {
 	uint32_t dim = o->s->head_dim, stride = o->s->kv_heads * dim, visible = o->position + 1;
-	float p[VISIBLE_MAX], most = 0, total = 0;
+	float p[VISIBLE_MAX] = {0}, most = 0, total = 0;
 
 	for (uint32_t j = 0; j < visible; j++) {
 		float low = 0, high = 0;
@@ -274,8 +274,9 @@ static void attention(struct oracle *o, int layer, const float *x, float *attend
 	float *keys = o->keys + (size_t)layer * o->s->context * kv,
 	      *values = o->values + (size_t)layer * o->s->context * kv;
 	float *key = keys + (size_t)o->position * kv, *value = values + (size_t)o->position * kv;
-	float q[WIDTH_MAX];
+	float q[WIDTH_MAX] = {0};
 
+	OKV_ASSERT(group >= 1);
 	linear(tensor_of(o, layer, "attn_q"), x, 1, q);
 	linear(tensor_of(o, layer, "attn_k"), x, 1, key);
 	linear(tensor_of(o, layer, "attn_v"), x, 1, value);
@@ -293,7 +294,8 @@ static void attention(struct oracle *o, int layer, const float *x, float *attend
 
 void oracle_append(struct oracle *o, uint32_t token, float *ret_logits)
 {
-	float h[WIDTH_MAX], x[WIDTH_MAX], attended[WIDTH_MAX], gate[WIDTH_MAX], up[WIDTH_MAX], add[WIDTH_MAX];
+	float h[WIDTH_MAX] = {0}, x[WIDTH_MAX] = {0}, attended[WIDTH_MAX] = {0};
+	float gate[WIDTH_MAX] = {0}, up[WIDTH_MAX] = {0}, add[WIDTH_MAX] = {0};
 	uint32_t width = o->s->width;
 
 	OKV_ASSERT(o->position < o->s->context);
