@@ -6,5 +6,6 @@
 
 extern const struct okv__command okv__command_generate;
 extern const struct okv__command okv__command_serve;
+extern const struct okv__command okv__command_manager;
 
 #endif

@@ -8,6 +8,7 @@
 static const struct okv__command *const commands[] = {
 	&okv__command_generate,
 	&okv__command_serve,
+	&okv__command_manager,
 	NULL,
 };
 

@@ -158,10 +158,9 @@ static uint32_t write_blocks(struct orbitkv_client *client, uint32_t slot, const
 	return written;
 }
 
-static bool are_places(const struct orbitkv_client *client, const struct orbitkv_block *blocks, uint32_t count,
-		       uint32_t count_max)
+static bool are_places(const struct orbitkv_client *client, const struct orbitkv_block *blocks, uint32_t count)
 {
-	if (count == 0 || count > count_max)
+	if (count == 0 || count > orbitkv_client_blocks_max(client))
 		return false;
 	for (uint32_t i = 0; i < count; i++)
 		if (blocks[i].token_count < 1 || blocks[i].token_count > client->hello.key.page_tokens ||
@@ -173,13 +172,10 @@ static bool are_places(const struct orbitkv_client *client, const struct orbitkv
 static uint64_t start_with_blocks(struct orbitkv_client *client, enum okv_ring_op call,
 				  const struct orbitkv_block *blocks, uint32_t count, bool is_fetch)
 {
-	bool is_publish = call == OKV_RING_PUBLISH;
-	uint32_t count_max =
-		is_publish ? okv_ring_publish_blocks_max(client->hello.key.page_tokens) : OKV_RING_BLOCKS_MAX;
 	struct okv_ring_request request = {.op = call, .count = count};
 	struct operation *operation;
 
-	if (!are_places(client, blocks, count, count_max))
+	if (!are_places(client, blocks, count))
 		return 0;
 	operation = okv__operation_start(client, call);
 	if (!operation)
@@ -195,9 +191,15 @@ static uint64_t start_with_blocks(struct orbitkv_client *client, enum okv_ring_o
 		for (uint32_t i = 0; i < count; i++)
 			operation->arena_offset[i] = blocks[i].arena_offset;
 	}
-	request.tokens = write_blocks(client, (uint32_t)(operation - client->operation), blocks, count, is_publish);
+	request.tokens = write_blocks(client, (uint32_t)(operation - client->operation), blocks, count,
+				      call == OKV_RING_PUBLISH);
 	okv__operation_ask(client, operation, request);
 	return operation->completion.handle;
+}
+
+uint32_t orbitkv_client_blocks_max(const struct orbitkv_client *client)
+{
+	return okv_ring_publish_blocks_max(client->hello.key.page_tokens);
 }
 
 uint64_t orbitkv_client_publish(struct orbitkv_client *client, const struct orbitkv_block *blocks, uint32_t count)
@@ -225,7 +227,7 @@ uint64_t orbitkv_client_restore(struct orbitkv_client *client, uint64_t lease, c
 {
 	struct operation *operation;
 
-	if (count == 0 || count > OKV_RING_BLOCKS_MAX)
+	if (count == 0 || count > orbitkv_client_blocks_max(client))
 		return 0;
 	for (uint32_t i = 0; i < count; i++)
 		if (arena_offsets[i] > client->hello.arena_bytes - client->hello.page_bytes)

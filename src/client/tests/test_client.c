@@ -570,14 +570,15 @@ static void too_many_calls_and_impossible_blocks_are_not_started(void **state)
 {
 	struct stage *stage = *state;
 	struct orbitkv_completion completion;
-	static struct orbitkv_block blocks[ORBITKV_CLIENT_BLOCKS_MAX + 1];
+	static struct orbitkv_block blocks[OKV_RING_BLOCKS_MAX + 1];
 	uint64_t place = PAGES * PAGE;
 	int started = 0;
 
 	meet(stage);
 	chain(stage, blocks, 2);
+	assert_int_equal(orbitkv_client_blocks_max(stage->client), OKV_RING_BLOCKS_MAX);
 	assert_int_equal(orbitkv_client_query(stage->client, blocks, 0), 0);
-	assert_int_equal(orbitkv_client_query(stage->client, blocks, ORBITKV_CLIENT_BLOCKS_MAX + 1), 0);
+	assert_int_equal(orbitkv_client_query(stage->client, blocks, OKV_RING_BLOCKS_MAX + 1), 0);
 	blocks[1].arena_offset = PAGES * PAGE - 1;
 	assert_int_equal(orbitkv_client_fetch(stage->client, blocks, 2), 0);
 	chain(stage, blocks, 2);

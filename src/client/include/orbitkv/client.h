@@ -38,9 +38,6 @@ extern "C" {
 
 #define ORBITKV_API __attribute__((visibility("default")))
 
-/* Most pages of one call: 16,384 tokens in pages of 16. Publish takes fewer when pages have more than 36 tokens. */
-#define ORBITKV_CLIENT_BLOCKS_MAX 1024
-
 enum orbitkv_status {
 	ORBITKV_OK = 0,
 	ORBITKV_INVALID,      /* what was asked contradicts itself or the session; the manager refused it */
@@ -91,6 +88,9 @@ ORBITKV_API enum orbitkv_status orbitkv_client_open(int version, const struct or
 /* Leaves the manager and frees the client. What is outstanding gets no completion any more: afterwards every page is
  * the engine's. NULL is harmless. */
 ORBITKV_API void orbitkv_client_close(struct orbitkv_client *client);
+
+/* Most pages of one call: 1,024, and fewer when a page has more than 36 tokens. */
+ORBITKV_API uint32_t orbitkv_client_blocks_max(const struct orbitkv_client *client);
 
 ORBITKV_API uint64_t orbitkv_client_publish(struct orbitkv_client *client, const struct orbitkv_block *blocks,
 					    uint32_t count);
