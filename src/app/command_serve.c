@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "kv_client.h"
 #include "okv/base/clock.h"
 #include "okv/base/log.h"
 #include "okv/base/metrics.h"
@@ -29,6 +30,8 @@ struct server {
 	struct okv_chat_template chat_template;
 	struct okv_reason no_chat; /* why there is no template; field is NULL when there is one */
 	struct okv_engine *engine;
+	struct okv__kv_client *cache; /* NULL without --manager */
+	struct okv_kv_source source;  /* of it */
 	bool is_stopping;
 };
 
@@ -110,6 +113,24 @@ static enum okv_status load_model(struct server *server, struct okv_reason *reas
 	return status;
 }
 
+static enum okv_status share_cache(struct server *server, struct okv_reason *reason)
+{
+	char name[OKV_KEY_NAME_MAX];
+	const struct okv__kv_client_options options = {
+		.socket_path = server->settings->manager,
+		.name = name,
+		.arena = okv_engine_arena(server->engine),
+		.key = okv_engine_key(server->engine),
+	};
+	enum okv_status status;
+
+	snprintf(name, sizeof(name), "orbitkv serve :%u", okv_serve_port(server->serve));
+	status = okv__kv_client_create(&options, &server->cache, reason);
+	if (status == OKV_OK)
+		server->source = okv__kv_client_source(server->cache);
+	return status;
+}
+
 static enum okv_status start_engine(struct server *server, struct okv_reason *reason)
 {
 	const struct settings *settings = server->settings;
@@ -128,9 +149,11 @@ static enum okv_status start_engine(struct server *server, struct okv_reason *re
 	options.restore_limit_ns = settings->restore_deadline_ms * OKV_NS_PER_MS;
 	options.metrics = server->metrics;
 	status = okv_engine_create(&options, &server->engine, reason);
+	if (status == OKV_OK && settings->manager)
+		status = share_cache(server, reason);
 	if (status != OKV_OK)
 		return status;
-	return okv_engine_start(server->engine, NULL, reason);
+	return okv_engine_start(server->engine, server->cache ? &server->source : NULL, reason);
 }
 
 static void server_done(struct server *server)
@@ -138,6 +161,7 @@ static void server_done(struct server *server)
 	okv_serve_destroy(server->serve);
 	if (server->engine)
 		okv_engine_stop(server->engine);
+	okv__kv_client_destroy(server->cache); /* it writes into the arena until here */
 	okv_engine_destroy(server->engine);
 	okv_model_destroy(server->model);
 	okv_tokenizer_destroy(server->tokenizer);

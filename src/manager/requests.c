@@ -291,17 +291,19 @@ static bool fetch_missing(struct okv_manager *manager, struct okv__held *held, u
 {
 	struct okv_block_record *wanted = calloc(held->missing_count, sizeof(*wanted));
 	struct fetch *fetch = calloc(1, sizeof(*fetch));
+	uint64_t id = 0;
 
 	if (wanted && fetch) {
 		*fetch = (struct fetch){.manager = manager, .lease = lease};
 		for (uint32_t i = 0; i < held->missing_count; i++)
 			wanted[i] = record_of(held->session, &call->blocks[held->missing[i]]);
-		held->fetch = okv__peers_fetch(manager->peers, wanted, held->missing_count, fetched, fetch);
+		id = okv__peers_fetch(manager->peers, wanted, held->missing_count, fetched, fetch);
 	}
 	free(wanted);
-	if (held->fetch == 0)
+	if (id == 0)
 		free(fetch);
-	return held->fetch != 0;
+	held->fetch = id;
+	return id != 0;
 }
 
 /* As many of the leading blocks as the byte budget lets in. */

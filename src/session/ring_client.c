@@ -58,7 +58,7 @@ uint64_t okv_ring_client_send(struct okv_ring_client *ring, struct okv_ring_requ
 	request->generation = ++ring->generation[slot];
 	shared->request[ring->requests_sent % OKV_RING_SLOTS] = *request;
 	/* Release: the entry and the slot's area are visible before the counter. */
-	atomic_store_explicit(&shared->requests_sent, ++ring->requests_sent, memory_order_release);
+	atomic_store_explicit(&shared->requests_sent.value, ++ring->requests_sent, memory_order_release);
 	return request->generation;
 }
 
@@ -66,7 +66,7 @@ enum okv_status okv_ring_client_take(struct okv_ring_client *ring, struct okv_ri
 				     struct okv_ring_grant *ret_grants, struct okv_reason *reason)
 {
 	struct okv_ring_shared *shared = okv__ring_shared(ring->base);
-	uint64_t sent = atomic_load_explicit(&shared->replies_sent, memory_order_acquire);
+	uint64_t sent = atomic_load_explicit(&shared->replies_sent.value, memory_order_acquire);
 	struct okv_ring_reply reply;
 
 	if (sent == ring->replies_taken)
@@ -85,7 +85,7 @@ enum okv_status okv_ring_client_take(struct okv_ring_client *ring, struct okv_ri
 		       reply.count * sizeof(struct okv_ring_grant));
 	okv__ring_copied();
 	ring->generation[reply.slot]++;
-	atomic_store_explicit(&shared->replies_taken, ++ring->replies_taken, memory_order_release);
+	atomic_store_explicit(&shared->replies_taken.value, ++ring->replies_taken, memory_order_release);
 	*ret_reply = reply;
 	return OKV_OK;
 }

@@ -8,14 +8,20 @@
 
 #define OKV_RING_MAGIC 0x52564b4fU /* "OKVR" when read as bytes */
 
-/* Counters of different writers have cache lines of their own. */
+/* A counter alone on its cache line, since its neighbour has another writer. */
+struct okv_ring_counter {
+	_Atomic uint64_t value;
+	uint8_t padding[56];
+};
+
 struct okv_ring_shared {
 	uint32_t magic, version, slots, reserved;
-	_Alignas(64) _Atomic uint64_t requests_sent;  /* written by the engine */
-	_Alignas(64) _Atomic uint64_t requests_taken; /* written by the manager */
-	_Alignas(64) _Atomic uint64_t replies_sent;   /* written by the manager */
-	_Alignas(64) _Atomic uint64_t replies_taken;  /* written by the engine */
-	_Alignas(64) struct okv_ring_request request[OKV_RING_SLOTS];
+	uint8_t padding[48];
+	struct okv_ring_counter requests_sent;	/* written by the engine */
+	struct okv_ring_counter requests_taken; /* written by the manager */
+	struct okv_ring_counter replies_sent;	/* written by the manager */
+	struct okv_ring_counter replies_taken;	/* written by the engine */
+	struct okv_ring_request request[OKV_RING_SLOTS];
 	struct okv_ring_reply reply[OKV_RING_SLOTS];
 };
 

@@ -18,7 +18,8 @@ enum okv_status okv_ring_manager_init(struct okv_ring_manager *ring, uint8_t *ba
 				  "this manager speaks ring version %d, the engine version %" PRIu32
 				  "; run the same OrbitKV release on both",
 				  OKV_RING_VERSION, head[1]);
-	*ring = (struct okv_ring_manager){.base = base, .scratch = scratch, .limits = *limits};
+	*ring = (struct okv_ring_manager){.base = base, .limits = *limits};
+	ring->scratch = scratch;
 	return OKV_OK;
 }
 
@@ -60,7 +61,7 @@ enum okv_status okv_ring_manager_take(struct okv_ring_manager *ring, struct okv_
 				      struct okv_reason *reason)
 {
 	struct okv_ring_shared *shared = okv__ring_shared(ring->base);
-	uint64_t sent = atomic_load_explicit(&shared->requests_sent, memory_order_acquire);
+	uint64_t sent = atomic_load_explicit(&shared->requests_sent.value, memory_order_acquire);
 	struct okv_ring_request request;
 	enum okv_status status;
 
@@ -79,7 +80,7 @@ enum okv_status okv_ring_manager_take(struct okv_ring_manager *ring, struct okv_
 	       block_bytes + request.tokens * sizeof(uint32_t));
 	okv__ring_copied();
 	ring->generation[request.slot] = request.generation;
-	atomic_store_explicit(&shared->requests_taken, ++ring->requests_taken, memory_order_release);
+	atomic_store_explicit(&shared->requests_taken.value, ++ring->requests_taken, memory_order_release);
 	*ret_call = (struct okv_ring_call){
 		.request = request,
 		.blocks = (const struct okv_ring_block *)(const void *)ring->scratch,
@@ -141,7 +142,7 @@ enum okv_status okv_ring_manager_reply(struct okv_ring_manager *ring, struct okv
 				       const struct okv_ring_grant *grants, struct okv_reason *reason)
 {
 	struct okv_ring_shared *shared = okv__ring_shared(ring->base);
-	uint64_t taken = atomic_load_explicit(&shared->replies_taken, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&shared->replies_taken.value, memory_order_acquire);
 
 	OKV_ASSERT(reply->slot < OKV_RING_SLOTS && ring->generation[reply->slot] % 2 == 1);
 	OKV_ASSERT(reply->count <= OKV_RING_BLOCKS_MAX);
@@ -152,6 +153,6 @@ enum okv_status okv_ring_manager_reply(struct okv_ring_manager *ring, struct okv
 		       reply->count * sizeof(struct okv_ring_grant));
 	reply->generation = ++ring->generation[reply->slot];
 	shared->reply[ring->replies_sent % OKV_RING_SLOTS] = *reply;
-	atomic_store_explicit(&shared->replies_sent, ++ring->replies_sent, memory_order_release);
+	atomic_store_explicit(&shared->replies_sent.value, ++ring->replies_sent, memory_order_release);
 	return OKV_OK;
 }

@@ -159,7 +159,7 @@ static void expect_corrupt(struct pair *pair, const struct okv_ring_request *bad
 	struct okv_ring_call call;
 
 	okv__ring_shared(pair->base)->request[pair->manager.requests_taken % OKV_RING_SLOTS] = *bad;
-	atomic_store(&okv__ring_shared(pair->base)->requests_sent, pair->manager.requests_taken + 1);
+	atomic_store(&okv__ring_shared(pair->base)->requests_sent.value, pair->manager.requests_taken + 1);
 	assert_int_equal(okv_ring_manager_take(&pair->manager, &call, &pair->reason), OKV_ERR_PROTOCOL);
 	assert_non_null(strstr(pair->reason.text, text));
 }
@@ -199,9 +199,10 @@ static void what_no_honest_engine_writes_ends_the_session(void **state)
 	assert_int_equal(okv_ring_manager_reply(&pair->manager, &reply, NULL, &pair->reason), OKV_OK);
 	expect_corrupt(pair, &bad, "stale generation");
 
-	atomic_store(&okv__ring_shared(pair->base)->requests_sent, pair->manager.requests_taken + OKV_RING_SLOTS + 1);
+	atomic_store(&okv__ring_shared(pair->base)->requests_sent.value,
+		     pair->manager.requests_taken + OKV_RING_SLOTS + 1);
 	assert_int_equal(okv_ring_manager_take(&pair->manager, &call, &pair->reason), OKV_ERR_PROTOCOL);
-	atomic_store(&okv__ring_shared(pair->base)->requests_sent, pair->manager.requests_taken - 1);
+	atomic_store(&okv__ring_shared(pair->base)->requests_sent.value, pair->manager.requests_taken - 1);
 	assert_int_equal(okv_ring_manager_take(&pair->manager, &call, &pair->reason), OKV_ERR_PROTOCOL);
 }
 
@@ -215,7 +216,7 @@ static void an_impossible_counter_of_replies_ends_the_session(void **state)
 	reply.slot = send_blocks(pair, OKV_RING_QUERY, 1);
 	assert_int_equal(okv_ring_manager_take(&pair->manager, &call, &pair->reason), OKV_OK);
 	for (size_t i = 0; i < sizeof(impossible) / sizeof(impossible[0]); i++) {
-		atomic_store(&okv__ring_shared(pair->base)->replies_taken, impossible[i]);
+		atomic_store(&okv__ring_shared(pair->base)->replies_taken.value, impossible[i]);
 		assert_int_equal(okv_ring_manager_reply(&pair->manager, &reply, NULL, &pair->reason), OKV_ERR_PROTOCOL);
 	}
 }
@@ -342,7 +343,7 @@ static void a_manager_that_answers_nonsense_is_left(void **state)
 	struct okv_ring_reply got, good = {.op = OKV_RING_QUERY, .generation = 2};
 
 	good.slot = send_blocks(pair, OKV_RING_QUERY, 1);
-	atomic_store(&shared->replies_sent, 1);
+	atomic_store(&shared->replies_sent.value, 1);
 	shared->reply[0] = good;
 	shared->reply[0].generation = 4;
 	assert_int_equal(okv_ring_client_take(&pair->client, &got, pair->grants, &pair->reason), OKV_ERR_PROTOCOL);
@@ -353,9 +354,9 @@ static void a_manager_that_answers_nonsense_is_left(void **state)
 	shared->reply[0].count = OKV_RING_BLOCKS_MAX + 1;
 	assert_int_equal(okv_ring_client_take(&pair->client, &got, pair->grants, &pair->reason), OKV_ERR_PROTOCOL);
 	shared->reply[0] = good;
-	atomic_store(&shared->replies_sent, OKV_RING_SLOTS + 1);
+	atomic_store(&shared->replies_sent.value, OKV_RING_SLOTS + 1);
 	assert_int_equal(okv_ring_client_take(&pair->client, &got, pair->grants, &pair->reason), OKV_ERR_PROTOCOL);
-	atomic_store(&shared->replies_sent, 1);
+	atomic_store(&shared->replies_sent.value, 1);
 	assert_int_equal(okv_ring_client_take(&pair->client, &got, pair->grants, &pair->reason), OKV_OK);
 }
 
