@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "okv/base/cursor.h"
 #include "okv/session/ring.h"
@@ -29,16 +30,35 @@ static bool serve(struct okv_ring_manager *ring)
 	return status == OKV_ERR_ABSENT;
 }
 
+/* Fresh zeroed pages between two that fault; far cheaper than clearing ten megabytes for each input. */
+static uint8_t *map_ring(void)
+{
+	const size_t guard = 4096;
+	uint8_t *base =
+		mmap(NULL, okv_ring_bytes() + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (base == MAP_FAILED || mprotect(base + guard, okv_ring_bytes(), PROT_READ | PROT_WRITE) != 0)
+		abort();
+	return base + guard;
+}
+
+static void unmap_ring(uint8_t *base)
+{
+	const size_t guard = 4096;
+
+	munmap(base - guard, okv_ring_bytes() + 2 * guard);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct okv_ring_limits limits = {.page_bytes = 4096, .arena_bytes = 65536, .page_tokens = 16};
 	struct okv_reader script = okv_reader_of(data, size);
-	uint8_t *base = calloc(1, okv_ring_bytes()), *scratch = malloc(OKV_RING_REQUEST_BYTES);
+	uint8_t *base = map_ring(), *scratch = malloc(OKV_RING_REQUEST_BYTES);
 	struct okv_ring_client client;
 	struct okv_ring_manager manager;
 	struct okv_reason reason;
 
-	if (!base || !scratch)
+	if (!scratch)
 		abort();
 	okv_ring_client_init(&client, base);
 	OKV_ASSERT(okv_ring_manager_init(&manager, base, scratch, &limits, &reason) == OKV_OK);
@@ -55,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (!serve(&manager))
 			break;
 	}
-	free(base);
+	unmap_ring(base);
 	free(scratch);
 	return 0;
 }
