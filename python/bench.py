@@ -3,7 +3,6 @@
 import argparse
 import datetime
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from orbitkv_bench import engine, memory, mover, report, restore, stats  # noqa:
 from orbitkv_bench.machine import HelperError, Machine, cores  # noqa: E402
 from orbitkv_bench.noise import Watch  # noqa: E402
 from orbitkv_bench.ours import BenchError  # noqa: E402
-from orbitkv_tools.process import Cluster, StartError  # noqa: E402
+from orbitkv_tools.process import Cluster, StartError, end_on_signals  # noqa: E402
 
 BENCHES = {
     "limits": (None, "the machine: memory, f32 and int8 multiply-adds, a bare socket"),
@@ -151,9 +150,7 @@ def main():
     options.build = options.orbitkv.parent
     if not options.model or not os.path.exists(options.model):
         sys.exit("bench: ORBITKV_MODEL names no file; ./run bench fetches the model and sets it")
-    # Ctrl-C already unwinds through the `with` blocks that end our processes; make SIGTERM and a hang-up do so too.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(130))
+    end_on_signals()
     try:
         return measure(options)
     except KeyboardInterrupt:

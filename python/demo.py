@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from orbitkv_tools.process import Cluster, StartError, free_port, wait_until  # noqa: E402
+from orbitkv_tools.process import Cluster, StartError, end_on_signals, free_port, wait_until  # noqa: E402
 
 PAGE_TOKENS = 16
 BLOCK_BYTES = 368_640  # one page of SmolLM2-135M in f16: 30 layers x (Kraw, V) x 16 tokens x 3 heads x 64 x 2 bytes
@@ -166,7 +166,7 @@ class Demo:
         messages, _ = self.compute_on_a(5, 1200)
         control = self.ask(self.engine_b, messages, "off")
         answer = {}
-        asking = threading.Thread(target=lambda: answer.update(self.ask(self.engine_b, messages)))
+        asking = threading.Thread(target=lambda: answer.update(self.ask(self.engine_b, messages)), daemon=True)
         asking.start()
         reading = wait_until(lambda: self.manager_a.metrics().get("orbitkv_transfer_lock_active", 0) > 0, 10, 0.01)
         self.manager_a.program.kill()
@@ -213,6 +213,7 @@ def main():
     parser.add_argument("--model", default=os.environ.get("ORBITKV_MODEL"), required="ORBITKV_MODEL" not in os.environ,
                         metavar="PATH", help="the model file (default: $ORBITKV_MODEL)")
     options = parser.parse_args()
+    end_on_signals()
     started = time.monotonic()
 
     def show(line):

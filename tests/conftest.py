@@ -63,8 +63,10 @@ def start(tmp_path):
     def start_one(argv, ready="", env=None, ready_s=60):
         argv = [str(word) for word in argv]
         name = f"{len(programs)}-{os.path.basename(argv[0])}"
-        programs.append(process.Program(name, argv, tmp_path / f"{name}.log", ready, env, ready_s))
-        return programs[-1]
+        program = process.Program(name, argv, tmp_path / f"{name}.log", ready, env)
+        programs.append(program)
+        program.wait_until_ready(ready_s)
+        return program
 
     yield start_one
     complaints = []
@@ -75,6 +77,8 @@ def start(tmp_path):
             complaints.append(f"{program.name} did not end on SIGTERM and was killed")
         elif status < 0 and -status not in (signal.SIGTERM, signal.SIGKILL):
             complaints.append(f"{program.name} died of signal {-status}" + (" during the test" if ended_before else ""))
+        if program.left_behind:
+            complaints.append(f"{program.name} left processes of its own behind, which were killed")
         print(f"--- {program.name} ended with {status}\n{program.tail(60)}")
     if complaints:
         pytest.fail("\n".join(complaints), pytrace=False)

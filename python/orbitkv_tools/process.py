@@ -1,12 +1,15 @@
-"""Starts and stops the real programs: managers and engines as separate processes, on loopback and in a folder of their own.
+"""Starts and stops the real programs: managers and engines as processes of their own, on loopback, in one folder.
 
-A Cluster owns a temporary folder and every process started in it. Leaving its `with` block, by whatever way, ends them all
-and removes the folder, so that a demo, a test or a benchmark cannot leave anything behind. Standard library only.
+A Cluster owns a temporary folder and every process started in it. Leaving its `with` block, by whatever way, ends them
+all and removes the folder, so that a demo, a test or a benchmark cannot leave anything behind; a program that calls
+end_on_signals() leaves it on SIGTERM too. Standard library only.
 """
+import contextlib
 import http.client
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -20,35 +23,92 @@ class StartError(RuntimeError):
     """A program ended, or stayed silent, before it said that it was ready; the message holds its last lines."""
 
 
-class Program:
-    """One child process in a process group of its own; its output goes to a log file and is searched for a ready line."""
+def end_on_signals():
+    """Lets SIGTERM and a hang-up unwind the main thread as Ctrl-C does, so that `with` blocks end what was started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # ignored: `nohup` wants it so
+            signal.signal(number, signal.default_int_handler)
 
-    def __init__(self, name, argv, log_path, ready, env=None, ready_s=60):
+
+@contextlib.contextmanager
+def held_signals():
+    """Ctrl-C, SIGTERM and a hang-up wait until the block is over: a child is noted once started, and ended for sure."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    held, before = [], {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, lambda number, _: held.append(number)) or signal.SIG_DFL
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+class Program:
+    """One child process in a process group of its own; its output goes to a log file and is searched for a ready line.
+
+    The group ends with the child: what the child started and left behind is killed and reported by `left_behind`. A
+    process that left the group may hold the child's stdout for ever, and is not waited for.
+    """
+
+    def __init__(self, name, argv, log_path, ready, env=None):
         self.name = name
         self.log_path = Path(log_path)
-        self._log = open(self.log_path, "ab")
-        self.child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
-            env={**os.environ, **(env or {})}, start_new_session=True)
-        self._ready = threading.Event()
         self.ready_match = None
-        self._reader = threading.Thread(target=self._read, args=(re.compile(ready),), daemon=True)
+        self.left_behind = False
+        self._ready_pattern = re.compile(ready)
+        self._ready = threading.Event()
+        self._is_over = False
+        self._log = open(self.log_path, "ab")
+        try:
+            self.child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
+                env={**os.environ, **(env or {})}, start_new_session=True)
+        except OSError:
+            self._log.close()
+            raise
+        self._enough, self._say_enough = os.pipe()
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def wait_until_ready(self, ready_s=60):
+        """Returns once the ready line came; else the program is ended and StartError says its last words."""
         deadline = time.monotonic() + ready_s
         while not self._ready.wait(0.02):
-            if self.child.poll() is not None or time.monotonic() > deadline:
-                self._reader.join(1)
-                if self.ready_match:
-                    break
-                state = "ended" if self.child.poll() is not None else f"was not ready after {ready_s} s"
-                self.kill()
-                raise StartError(f"{name} {state}:\n{self.tail()}")
+            if self.alive and time.monotonic() < deadline:
+                continue
+            state = f"was not ready after {ready_s} s" if self.alive else "ended"
+            self.kill()
+            if not self.ready_match:  # what was still in the pipe has been read by now
+                raise StartError(f"{self.name} {state}:\n{self.tail()}")
 
-    def _read(self, ready):
-        for line in self.child.stdout:
-            self._log.write(line)
+    def _read(self):
+        """Until stdout ends, or kill() says that the rest is not waited for."""
+        output, line, last_reads = self.child.stdout.fileno(), b"", 16  # a pipe holds 64 KiB
+        poll = select.poll()
+        for descriptor in (output, self._enough):
+            poll.register(descriptor, select.POLLIN)
+        while last_reads:
+            events = dict(poll.poll())
+            last_reads -= self._enough in events
+            if output not in events:
+                break
+            data = os.read(output, 64 << 10)
+            if not data:
+                break
+            self._log.write(data)
             self._log.flush()
-            match = None if self.ready_match else ready.search(line.decode(errors="replace"))
+            *lines, line = (line + data).split(b"\n")
+            self._look_for_ready(lines)
+        self._look_for_ready([line])
+
+    def _look_for_ready(self, lines):
+        for line in lines:
+            match = None if self.ready_match else self._ready_pattern.search(line.decode(errors="replace"))
             if match:
                 self.ready_match = match
                 self._ready.set()
@@ -67,19 +127,23 @@ class Program:
         try:
             return self.child.wait(wait_s)
         except subprocess.TimeoutExpired:
-            self.kill()
             return None
         finally:
-            self._finish()
+            self.kill()
 
     def kill(self):
-        if self.alive:
-            os.killpg(self.child.pid, signal.SIGKILL)
+        """Ends the child, if it lives, and its group at once."""
+        if self._is_over:
+            return
+        self._is_over = True
+        ended_before = not self.alive
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)  # the number stays the group's while it has a member
+            self.left_behind = ended_before
         self.child.wait()
-        self._finish()
-
-    def _finish(self):
-        self._reader.join(5)
+        os.close(self._say_enough)
+        self._reader.join()
+        os.close(self._enough)
         self.child.stdout.close()
         self._log.close()
 
@@ -179,18 +243,21 @@ class Cluster:
         self.close()
 
     def close(self):
-        for program in reversed(self.programs):
-            if program.alive:
-                program.child.send_signal(signal.SIGTERM)
-        for program in reversed(self.programs):
-            program.stop(wait_s=10)
-        self.programs.clear()
-        if not self._keep:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        with held_signals():
+            for program in reversed(self.programs):
+                if program.alive:
+                    program.child.send_signal(signal.SIGTERM)
+            for program in reversed(self.programs):
+                program.stop(wait_s=10)
+            self.programs.clear()
+            if not self._keep:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, name, argv, ready, env=None, ready_s=60):
-        program = Program(name, argv, self.folder / f"{name}.log", ready, env, ready_s)
-        self.programs.append(program)
+        with held_signals():
+            program = Program(name, argv, self.folder / f"{name}.log", ready, env)
+            self.programs.append(program)
+        program.wait_until_ready(ready_s)
         return program
 
     def manager(self, name, peers=(), listen="127.0.0.1:0", faults="", options=(), socket=None):
