@@ -225,12 +225,14 @@ static int listen_somewhere(const struct setting *setting, uint16_t *ret_port)
 static uint64_t fetch_shares(const int *fds, unsigned connections, uint8_t *destination, uint64_t bytes)
 {
 	struct flow flows[CONNECTIONS_MAX];
+	uint8_t *rest = destination;
 	uint64_t begin_ns = now_ns(), given = 0;
 
 	for (unsigned i = 0; i < connections; i++) {
 		uint64_t share = (bytes - given) / (connections - i);
 
-		flows[i] = (struct flow){.fd = fds[i], .bytes = destination + given, .left = share};
+		flows[i] = (struct flow){.fd = fds[i], .bytes = rest, .left = share};
+		rest += share;
 		given += share;
 		send_all(fds[i], &share, REQUEST_BYTES);
 	}
@@ -242,7 +244,7 @@ static void measure_setting(const struct setting *setting, char **sizes, uint8_t
 			    unsigned samples)
 {
 	uint64_t samples_ns[SAMPLES_MAX] = {0};
-	int fds[CONNECTIONS_MAX];
+	int fds[CONNECTIONS_MAX] = {0};
 	uint16_t port;
 	int listener = listen_somewhere(setting, &port);
 	pid_t child = fork();

@@ -47,3 +47,12 @@ def test_header_that_needs_another_before_it_is_found(lint):
                                       "command": f"cc -I{lint.ROOT}/src/base/include -std=gnu17 -o x.o -c x.c"}]
     complaints = lint.headers_alone()
     assert len(complaints) == 1 and "bad.h" in complaints[0]
+
+
+def test_analysis_looks_at_all_that_is_compiled_but_the_modules_tests(lint):
+    names = ["src/base/x.c", "src/base/tests/test_x.c", "bench/speed.c", "tests/fuzz_replay.c", "/usr/src/generated.c"]
+    lint.BUILD = lint.ROOT
+    lint.compile_commands = lambda: [{"directory": str(lint.ROOT), "file": name, "command": ""} for name in names]
+    lint.outputs_of_failures = lambda commands: [str(command[-1]) for command in commands]
+    assert lint.static_analysis() == [str(lint.ROOT / name) for name in ("bench/speed.c", "src/base/x.c",
+                                                                         "tests/fuzz_replay.c")]

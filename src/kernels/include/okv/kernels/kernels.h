@@ -60,14 +60,14 @@ struct okv_attended_page {
 /* Where attention finds one KV head of one layer in any page of a sequence. */
 struct okv_attention {
 	const struct okv_attended_page *pages; /* the page table of the sequence */
-	bool is_f32;			 /* else f16 */
-	uint32_t page_tokens;		 /* a multiple of 8 */
-	uint32_t head_dim;		 /* a multiple of 16 */
-	uint32_t group;			 /* query heads that share the KV head */
-	size_t keys_offset;		 /* bytes from a page's `rotated` to [dimension][token] */
-	size_t values_offset;		 /* bytes from a page's `bytes` to the head's V of token 0 */
-	size_t value_stride;		 /* elements from one token's V to the next */
-	float scale;			 /* multiplies every score */
+	bool is_f32;			       /* else f16 */
+	uint32_t page_tokens;		       /* a multiple of 8 */
+	uint32_t head_dim;		       /* a multiple of 16 */
+	uint32_t group;			       /* query heads that share the KV head */
+	size_t keys_offset;		       /* bytes from a page's `rotated` to [dimension][token] */
+	size_t values_offset;		       /* bytes from a page's `bytes` to the head's V of token 0 */
+	size_t value_stride;		       /* elements from one token's V to the next */
+	float scale;			       /* multiplies every score */
 };
 
 /* Consecutive rows of one sequence: row t sees list entries 0 .. visible + t - 1. */
