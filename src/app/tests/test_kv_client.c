@@ -154,8 +154,7 @@ static void chain(const struct stage *stage, uint32_t seed, uint32_t first, uint
 
 typedef uint64_t starter(void *context, const struct okv_kv_block *blocks, uint32_t count);
 
-/* Starts until it is taken: the client may still be looking for its manager. */
-static struct okv_kv_completion do_now(struct stage *stage, starter *call, const struct okv_kv_block *blocks)
+static struct okv_kv_completion do_once(struct stage *stage, starter *call, const struct okv_kv_block *blocks)
 {
 	struct okv_kv_completion completion = {0};
 	struct pollfd ready = {.fd = stage->source.wait_fd(stage->source.context), .events = POLLIN};
@@ -172,6 +171,17 @@ static struct okv_kv_completion do_now(struct stage *stage, starter *call, const
 	assert_int_equal(completion.handle, handle);
 	assert_false(stage->source.poll(stage->source.context, &completion));
 	assert_int_equal(poll(&ready, 1, 0), 0);
+	return completion;
+}
+
+/* Until it reaches a manager: the client may still be looking for one, or not have noticed that the last one left. */
+static struct okv_kv_completion do_now(struct stage *stage, starter *call, const struct okv_kv_block *blocks)
+{
+	struct okv_kv_completion completion;
+
+	do
+		completion = do_once(stage, call, blocks);
+	while (completion.status == OKV_ERR_DISCONNECTED || completion.status == OKV_ERR_BUSY);
 	return completion;
 }
 
