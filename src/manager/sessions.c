@@ -307,7 +307,10 @@ static void process_is_dead(void *context, bool readable, bool writable)
 
 static void hello_is_late(void *context)
 {
-	okv__session_end(context, true, "it never said HELLO");
+	struct okv__session *session = context;
+
+	refuse(session->manager, session->socket, OKV_ERR_DEADLINE, "it did not say HELLO within 5 s of connecting");
+	okv__session_end(session, true, "refused");
 }
 
 static enum okv_status watch(struct okv__session *session, struct okv_reason *reason)
