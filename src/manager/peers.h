@@ -21,6 +21,7 @@ struct okv_block;
 struct okv_block_record;
 struct okv_faults;
 struct okv_loop;
+struct okv_materialisation_key;
 struct okv_metrics;
 struct okv_peers;
 struct okv_store;
@@ -50,9 +51,13 @@ uint16_t okv__peers_port(const struct okv_peers *peers);
 typedef void okv__peers_done(void *context, enum okv_status status, struct okv_block *const *blocks, uint32_t count,
 			     uint64_t remote_bytes);
 
-/* Wants `count` blocks (their crc is not read). 0: no peer to ask now; `done` will not be called. */
-uint64_t okv__peers_fetch(struct okv_peers *peers, const struct okv_block_record *wanted, uint32_t count,
-			  okv__peers_done *done, void *context);
+/* An engine of this host uses this key: a peer that asks under another one is told where the two differ. */
+void okv__peers_add_key(struct okv_peers *peers, const struct okv_materialisation_key *key);
+
+/* Wants `count` blocks of this key (their crc is not read), all of one length, the leading ones first of all. 0: no
+ * peer to ask now; `done` will not be called. */
+uint64_t okv__peers_fetch(struct okv_peers *peers, const struct okv_materialisation_key *key,
+			  const struct okv_block_record *wanted, uint32_t count, okv__peers_done *done, void *context);
 /* Nobody waits for it any more; `done` comes as soon as no byte can arrive for it. */
 void okv__peers_cancel(struct okv_peers *peers, uint64_t id);
 

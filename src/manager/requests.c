@@ -297,7 +297,8 @@ static bool fetch_missing(struct okv_manager *manager, struct okv__held *held, u
 		*fetch = (struct fetch){.manager = manager, .lease = lease};
 		for (uint32_t i = 0; i < held->missing_count; i++)
 			wanted[i] = record_of(held->session, &call->blocks[held->missing[i]]);
-		id = okv__peers_fetch(manager->peers, wanted, held->missing_count, fetched, fetch);
+		id = okv__peers_fetch(manager->peers, &held->session->hello.key, wanted, held->missing_count, fetched,
+				      fetch);
 	}
 	free(wanted);
 	if (id == 0)

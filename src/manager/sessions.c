@@ -219,6 +219,7 @@ static bool greet(struct okv__session *session, const struct okv_session_message
 	}
 	okv_timer_stop(&session->hello_timer);
 	session->state = OKV__SESSION_OPEN;
+	okv__peers_add_key(manager->peers, &session->hello.key);
 	if (session->hello.previous_session)
 		disclaim(session);
 	accept.accept = (struct okv_session_accept){
