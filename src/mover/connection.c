@@ -19,6 +19,7 @@ struct okv__connection *okv__connection_create(struct okv_mover *mover, int fd, 
 	connection->fd = fd;
 	connection->state = state;
 	okv_list_init(&connection->sibling);
+	okv_list_init(&connection->idle);
 	if (epoll_ctl(mover->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
 		free(connection);
 		return NULL;
@@ -33,7 +34,7 @@ void okv__connection_close(struct okv_mover *mover, struct okv__connection *conn
 {
 	OKV_ASSERT(!connection->operation);
 	close(connection->fd);
-	connection->state = OKV__CLOSED;
+	connection->fd = -1;
 	okv_list_remove(&connection->node);
 	okv_list_push_back(&mover->closed, &connection->node);
 }

@@ -66,10 +66,9 @@ enum okv__connection_state {
 	OKV__SENDING,
 	/* requester side */
 	OKV__CONNECTING,
-	OKV__IDLE,
+	OKV__IDLE, /* in mover->idle */
 	OKV__AWAIT_RESPONSE,
 	OKV__RECEIVING,
-	OKV__CLOSED, /* freed at the end of the turn */
 };
 
 struct okv__peer {
@@ -81,12 +80,13 @@ struct okv__peer {
 	struct okv_list waiting; /* operations that wait for a connection */
 };
 
-/* All of it [m]. */
+/* All of it [m], except while it is in mover->idle: then it is whoever's takes it out. */
 struct okv__connection {
 	struct okv_list node;
+	struct okv_list idle; /* [l] */
 	struct okv_list sibling;
 	enum okv__connection_state state;
-	int fd;
+	int fd;				       /* -1: closed, and freed at the end of the turn */
 	uint32_t interest;		       /* epoll events asked for */
 	struct okv__peer *peer;		       /* requester side */
 	struct okv__operation *operation;      /* the one that is moved */
@@ -113,10 +113,11 @@ struct okv_mover {
 	pthread_mutex_t lock;
 	struct okv_list commands; /* [l] */
 	struct okv_list events;	  /* [l] */
+	struct okv_list idle;	  /* [l] connections to peers that wait for the next read */
 	bool is_stopping;	  /* [l] */
 
 	/* [m] */
-	bool has_stopped;
+	bool has_stopped, has_news;  /* news: events that the owner was not woken for yet */
 	struct okv_list connections; /* all, both sides */
 	struct okv_list closed;
 	struct okv_list peers;
@@ -155,6 +156,8 @@ int okv__source_stalls(struct okv_mover *mover);
 
 /* requester.c */
 void okv__requester_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events);
+/* Owner's thread, with the lock held: gives the read to an idle connection and asks at once. False if there is none. */
+bool okv__requester_start_at_once(struct okv_mover *mover, struct okv__operation *read);
 void okv__requester_start(struct okv_mover *mover, struct okv__operation *read);
 void okv__requester_end(struct okv_mover *mover, struct okv__operation *read);
 

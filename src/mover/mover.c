@@ -56,11 +56,18 @@ static void push_event(struct okv_mover *mover, struct okv__operation *operation
 	node->operation = operation;
 	node->event = event;
 	pthread_mutex_lock(&mover->lock);
-	bool was_empty = okv_list_is_empty(&mover->events);
+	mover->has_news |= okv_list_is_empty(&mover->events);
 	okv_list_push_back(&mover->events, &node->node);
 	pthread_mutex_unlock(&mover->lock);
-	if (was_empty)
-		raise_fd(mover->event_fd);
+}
+
+/* One wake-up for all events of a step, so that the owner does not take the first and go back to sleep. */
+static void tell_news(struct okv_mover *mover)
+{
+	if (!mover->has_news)
+		return;
+	mover->has_news = false;
+	raise_fd(mover->event_fd);
 }
 
 void okv__operation_landed(struct okv_mover *mover, struct okv__operation *read, uint32_t index, struct okv_crc crc)
@@ -112,7 +119,6 @@ static void obey(struct okv_mover *mover, struct okv__operation *operation, bool
 void okv__take_commands(struct okv_mover *mover)
 {
 	pthread_mutex_lock(&mover->lock);
-	clear_fd(mover->command_fd);
 	while (!okv_list_is_empty(&mover->commands)) {
 		struct okv__operation *operation =
 			OKV_CONTAINER_OF(mover->commands.next, struct okv__operation, command);
@@ -131,20 +137,12 @@ void okv__take_commands(struct okv_mover *mover)
 
 static void connection_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events)
 {
-	switch (connection->state) {
-	case OKV__AWAIT_REQUEST:
-	case OKV__SENDING:
-		okv__source_ready(mover, connection, events);
+	if (connection->fd < 0) /* closed in this turn */
 		return;
-	case OKV__CONNECTING:
-	case OKV__IDLE:
-	case OKV__AWAIT_RESPONSE:
-	case OKV__RECEIVING:
+	if (connection->peer)
 		okv__requester_ready(mover, connection, events);
-		return;
-	case OKV__CLOSED:
-		return;
-	}
+	else
+		okv__source_ready(mover, connection, events);
 }
 
 static void free_closed(struct okv_mover *mover)
@@ -162,17 +160,21 @@ static void *mover_main(void *context)
 	struct epoll_event ready[64];
 
 	while (!mover->has_stopped) {
-		int count = epoll_wait(mover->epoll_fd, ready, 64, okv__source_stalls(mover));
+		int wait_ms = okv__source_stalls(mover);
 
+		tell_news(mover);
+		int count = epoll_wait(mover->epoll_fd, ready, 64, wait_ms);
 		OKV_ASSERT(count >= 0 || errno == EINTR);
 		for (int i = 0; i < count; i++) {
 			if (ready[i].data.ptr == &mover->command_fd) {
+				clear_fd(mover->command_fd);
 				okv__take_commands(mover);
 			} else if (ready[i].data.ptr == &mover->listen_fd) {
 				okv__source_accept(mover);
 			} else {
 				connection_ready(mover, ready[i].data.ptr, ready[i].events);
 			}
+			tell_news(mover);
 		}
 		free_closed(mover);
 	}
@@ -259,6 +261,7 @@ enum okv_status okv_mover_create(const struct okv_mover_options *options, struct
 	pthread_mutex_init(&mover->lock, NULL);
 	okv_list_init(&mover->commands);
 	okv_list_init(&mover->events);
+	okv_list_init(&mover->idle);
 	okv_list_init(&mover->connections);
 	okv_list_init(&mover->closed);
 	okv_list_init(&mover->peers);
@@ -330,9 +333,17 @@ static struct okv__operation *operation_create(struct okv_mover *mover, enum okv
 
 static void operation_start(struct okv_mover *mover, struct okv__operation *operation, uint64_t *ret_id)
 {
+	bool is_started = false;
+
 	okv_map_insert(&mover->operations, &operation->by_id, okv_mix64(operation->id));
 	*ret_id = operation->id;
-	post_command(mover, operation, true);
+	if (operation->kind == OKV__READ) {
+		pthread_mutex_lock(&mover->lock);
+		is_started = okv__requester_start_at_once(mover, operation);
+		pthread_mutex_unlock(&mover->lock);
+	}
+	if (!is_started)
+		post_command(mover, operation, true);
 }
 
 enum okv_status okv_mover_grant(struct okv_mover *mover, const struct okv_mover_token *token,

@@ -4,6 +4,9 @@
  *   read: WAITING for a connection -> request sent -> header -> bytes -> ended
  *   connection: CONNECTING -> IDLE <-> AWAIT_RESPONSE -> RECEIVING -> IDLE
  *
+ * A read that finds an idle connection is asked for by the owner's own thread, which saves a wake-up; all else happens
+ * on the mover's. Taking a connection out of mover->idle, under the lock, is what makes it one's own.
+ *
  * Bytes go from the socket into their destination and are hashed while they are in the cache. A read that ends before
  * its last byte takes its connection with it, since what is still on its way cannot be told from the next response.
  */
@@ -46,14 +49,17 @@ static void forget_peer_if_unused(struct okv__peer *peer)
 	free(peer);
 }
 
-static void send_request(struct okv_mover *mover, struct okv__connection *connection)
+/* Asks, on a connection that is the caller's own and watched for reading. */
+static void send_request(struct okv__connection *connection, struct okv__operation *read)
 {
 	struct okv_writer writer = okv_writer_of(connection->head, sizeof(connection->head));
 
+	connection->operation = read;
+	read->connection = connection;
 	okv_write_u32(&writer, OKV__DATA_MAGIC);
 	okv_write_u16(&writer, OKV__DATA_VERSION);
 	okv_write_u16(&writer, OKV__DATA_READ);
-	okv_write_bytes(&writer, connection->operation->token.bytes, sizeof(connection->operation->token.bytes));
+	okv_write_bytes(&writer, read->token.bytes, sizeof(read->token.bytes));
 	connection->head_at = 0;
 	connection->head_size = OKV__DATA_REQUEST_BYTES;
 
@@ -62,7 +68,31 @@ static void send_request(struct okv_mover *mover, struct okv__connection *connec
 	connection->head_at = 0;
 	connection->head_size = OKV__DATA_RESPONSE_BYTES;
 	connection->state = OKV__AWAIT_RESPONSE;
-	okv__connection_want(mover, connection, EPOLLIN);
+}
+
+/* Takes an idle connection to this address. With the lock held. */
+static struct okv__connection *take_idle(struct okv_mover *mover, const struct sockaddr_storage *address)
+{
+	OKV_LIST_EACH(node, &mover->idle)
+	{
+		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, idle);
+
+		if (memcmp(&connection->peer->address, address, sizeof(*address)) != 0)
+			continue;
+		okv_list_remove(node);
+		return connection;
+	}
+	return NULL;
+}
+
+bool okv__requester_start_at_once(struct okv_mover *mover, struct okv__operation *read)
+{
+	struct okv__connection *connection = take_idle(mover, &read->peer_address);
+
+	/* Under the lock to the end: the mover must not close the descriptor in between. */
+	if (connection)
+		send_request(connection, read);
+	return connection != NULL;
 }
 
 static struct okv__operation *take_waiting(struct okv__peer *peer)
@@ -74,12 +104,6 @@ static struct okv__operation *take_waiting(struct okv__peer *peer)
 	read = OKV_CONTAINER_OF(peer->waiting.next, struct okv__operation, waiting);
 	okv_list_remove(&read->waiting);
 	return read;
-}
-
-static void assign(struct okv__connection *connection, struct okv__operation *read)
-{
-	connection->operation = read;
-	read->connection = connection;
 }
 
 static struct okv__connection *open_connection(struct okv_mover *mover, struct okv__peer *peer)
@@ -106,38 +130,30 @@ close_fd:
 	return NULL;
 }
 
-static struct okv__connection *idle_connection(struct okv__peer *peer)
-{
-	OKV_LIST_EACH(node, &peer->connections)
-	{
-		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, sibling);
-
-		if (connection->state == OKV__IDLE)
-			return connection;
-	}
-	return NULL;
-}
-
 /* Gives waiting reads to idle or new connections, as far as there are any. */
 static void serve_waiting(struct okv_mover *mover, struct okv__peer *peer)
 {
 	while (!okv_list_is_empty(&peer->waiting)) {
-		struct okv__connection *connection = idle_connection(peer);
+		struct okv__connection *connection;
 		struct okv__operation *read;
 
+		pthread_mutex_lock(&mover->lock);
+		connection = take_idle(mover, &peer->address);
+		pthread_mutex_unlock(&mover->lock);
 		if (connection) {
-			assign(connection, take_waiting(peer));
-			send_request(mover, connection);
+			send_request(connection, take_waiting(peer));
 			continue;
 		}
 		if (peer->connection_count >= mover->connections_max)
 			return;
 		connection = open_connection(mover, peer);
 		read = take_waiting(peer);
-		if (connection)
-			assign(connection, read);
-		else
+		if (connection) {
+			connection->operation = read;
+			read->connection = connection;
+		} else {
 			okv__operation_ended(mover, read, OKV_ERR_DISCONNECTED, false);
+		}
 	}
 }
 
@@ -184,8 +200,11 @@ void okv__requester_end(struct okv_mover *mover, struct okv__operation *read)
 
 static void go_idle(struct okv_mover *mover, struct okv__connection *connection)
 {
-	connection->state = OKV__IDLE;
 	okv__connection_want(mover, connection, EPOLLIN); /* to notice that the peer hung up */
+	pthread_mutex_lock(&mover->lock);
+	connection->state = OKV__IDLE;
+	okv_list_push_back(&mover->idle, &connection->idle);
+	pthread_mutex_unlock(&mover->lock);
 	serve_waiting(mover, connection->peer);
 }
 
@@ -263,20 +282,26 @@ static void connected(struct okv_mover *mover, struct okv__connection *connectio
 	int error = 0;
 	socklen_t size = sizeof(error);
 
-	if (getsockopt(connection->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+	if (getsockopt(connection->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
 		lose(mover, connection, OKV_ERR_DISCONNECTED);
-	else if (connection->operation)
-		send_request(mover, connection);
-	else
-		go_idle(mover, connection);
+		return;
+	}
+	okv__connection_want(mover, connection, EPOLLIN);
+	send_request(connection, connection->operation);
 }
 
 void okv__requester_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events)
 {
+	bool is_idle;
+
 	(void)events; /* errors and hang-ups come out of the next call on the socket */
+	pthread_mutex_lock(&mover->lock);
+	is_idle = !okv_list_is_empty(&connection->idle);
+	okv_list_remove(&connection->idle);
+	pthread_mutex_unlock(&mover->lock);
 	if (connection->state == OKV__CONNECTING) {
 		connected(mover, connection);
-	} else if (connection->state == OKV__IDLE) {
+	} else if (is_idle) {
 		lose(mover, connection, OKV_ERR_DISCONNECTED); /* hung up, or bytes that nobody asked for */
 	} else if (connection->state == OKV__AWAIT_RESPONSE) {
 		int got = okv__head_receive(connection);

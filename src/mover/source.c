@@ -333,7 +333,7 @@ int okv__source_stalls(struct okv_mover *mover)
 	{
 		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
 
-		if (connection->state != OKV__SENDING || connection->stall_until_ns == 0)
+		if (connection->peer || connection->state != OKV__SENDING || connection->stall_until_ns == 0)
 			continue;
 		if (connection->stall_until_ns <= now) {
 			connection->stall_until_ns = 0;
