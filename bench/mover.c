@@ -88,14 +88,15 @@ static struct okv_mover_event next_event(struct okv_mover *mover)
 }
 
 /* Grants everything beforehand, says its port, and stays until it is killed. */
-static _Noreturn void serve(int to_reader, const uint64_t *sizes, unsigned size_count, unsigned samples, uint8_t *bytes)
+static _Noreturn void serve(int to_reader, const uint64_t *sizes, unsigned size_count, unsigned samples,
+			    struct okv_mover_range memory)
 {
 	struct okv_mover *mover = mover_with("127.0.0.1");
 	uint16_t port = okv_mover_port(mover);
 
 	for (unsigned size = 0; size < size_count; size++) {
 		for (unsigned i = 0; i < samples + WARM_UP; i++) {
-			const struct okv_mover_range range = {.bytes = bytes, .size = sizes[size]};
+			const struct okv_mover_range range = {.bytes = memory.bytes, .size = sizes[size]};
 			const struct okv_mover_token token = token_of(size, i);
 			uint64_t id;
 
@@ -109,10 +110,9 @@ static _Noreturn void serve(int to_reader, const uint64_t *sizes, unsigned size_
 		(void)next_event(mover);
 }
 
-static uint64_t read_once(struct okv_mover *mover, uint16_t port, struct okv_mover_token token, uint8_t *bytes,
-			  uint64_t size, const struct okv_crc *expected)
+static uint64_t read_once(struct okv_mover *mover, uint16_t port, struct okv_mover_token token,
+			  struct okv_mover_range range, const struct okv_crc *expected)
 {
-	const struct okv_mover_range range = {.bytes = bytes, .size = size};
 	struct okv_mover_event event;
 	uint64_t begin_ns = now_ns(), id;
 	bool is_verified = false;
@@ -128,16 +128,16 @@ static uint64_t read_once(struct okv_mover *mover, uint16_t port, struct okv_mov
 }
 
 static void measure(uint16_t port, const uint64_t *sizes, unsigned size_count, unsigned samples, const uint8_t *source,
-		    uint8_t *destination)
+		    struct okv_mover_range destination)
 {
 	struct okv_mover *mover = mover_with("");
 
 	for (unsigned size = 0; size < size_count; size++) {
 		struct okv_crc expected = okv_crc_of(source, sizes[size]);
+		const struct okv_mover_range range = {.bytes = destination.bytes, .size = sizes[size]};
 
 		for (unsigned i = 0; i < samples + WARM_UP; i++) {
-			uint64_t took_ns =
-				read_once(mover, port, token_of(size, i), destination, sizes[size], &expected);
+			uint64_t took_ns = read_once(mover, port, token_of(size, i), range, &expected);
 
 			if (i == WARM_UP)
 				printf("{\"bytes\": %llu, \"samples_ns\": [%llu", (unsigned long long)sizes[size],
@@ -178,11 +178,13 @@ int main(int argc, char **argv)
 		fail("fork");
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		serve(to_reader[1], sizes, size_count, samples, source);
+		serve(to_reader[1], sizes, size_count, samples,
+		      (struct okv_mover_range){.bytes = source, .size = largest});
 	}
 	if (read(to_reader[0], &port, sizeof(port)) != sizeof(port))
 		fail("the source did not start");
-	measure(port, sizes, size_count, samples, source, destination);
+	measure(port, sizes, size_count, samples, source,
+		(struct okv_mover_range){.bytes = destination, .size = largest});
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 	return 0;

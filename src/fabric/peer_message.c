@@ -232,7 +232,7 @@ enum okv_status okv_peer_frame_size(const uint8_t *bytes, size_t size, size_t *r
 enum okv_status okv_peer_decode(const uint8_t *frame, size_t size, struct okv_peer_message *ret_message,
 				struct okv_reason *reason)
 {
-	size_t whole;
+	size_t whole = 0;
 	enum okv_status status = okv_peer_frame_size(frame, size, &whole, reason);
 
 	if (status != OKV_OK)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "okv/base/clock.h"
 #include "requester_internal.h"
 
@@ -58,11 +59,11 @@ void okv__rpc_drop(struct okv__rpc *rpc)
 
 enum okv_status okv_requester_create(const struct okv_requester_options *options, struct okv_requester **ret_requester)
 {
-	struct okv_requester *requester = calloc(1, sizeof(*requester));
+	struct okv_requester *requester = okv__fabric_alloc(1, sizeof(*requester));
 
 	if (!requester)
 		return OKV_ERR_NO_MEMORY;
-	requester->peer = calloc(OKV_REQUESTER_PEERS_MAX, sizeof(*requester->peer));
+	requester->peer = okv__fabric_alloc(OKV_REQUESTER_PEERS_MAX, sizeof(*requester->peer));
 	if (!requester->peer || okv_map_init(&requester->by_hash) != OKV_OK) {
 		free(requester->peer);
 		free(requester);
@@ -161,7 +162,7 @@ static struct okv_want *want_of(struct okv_requester *requester, const struct ok
 static struct okv_want *want_create(struct okv_requester *requester, const struct okv_fetch_block *block,
 				    uint64_t bytes)
 {
-	struct okv_want *want = calloc(1, sizeof(*want));
+	struct okv_want *want = okv__fabric_alloc(1, sizeof(*want));
 
 	if (!want)
 		return NULL;
@@ -205,7 +206,7 @@ static void fetch_undo(struct okv_requester *requester, struct okv_fetch *fetch,
 		job->want[i]->job = NULL;
 	}
 	okv__job_free(job);
-	for (uint32_t i = 0; i < fetch->count; i++)
+	for (uint32_t i = 0; fetch->want && i < fetch->count; i++)
 		okv__want_unref(requester, fetch->want[i]);
 	fetch_destroy(fetch);
 }
@@ -219,12 +220,12 @@ enum okv_status okv_requester_fetch(struct okv_requester *requester, const struc
 
 	if (count == 0 || count > OKV_PEER_LOCATE_MAX || block_bytes == 0)
 		return OKV_ERR_INVALID;
-	fetch = calloc(1, sizeof(*fetch));
+	fetch = okv__fabric_alloc(1, sizeof(*fetch));
 	if (!fetch)
 		return OKV_ERR_NO_MEMORY;
 	fetch->deadline_ns = deadline_ns;
 	fetch->context = context;
-	fetch->want = calloc(count, sizeof(*fetch->want));
+	fetch->want = okv__fabric_alloc(count, sizeof(struct okv_want *));
 	okv__todo_init(&fetch->todo);
 	okv_list_init(&fetch->node);
 	if (!fetch->want)

@@ -79,7 +79,7 @@ static void connected(void *context)
 	hello->type = OKV_PEER_HELLO;
 	hello->request_id = 0;
 	memset(hello->hello.cluster, 0, sizeof(hello->hello.cluster));
-	strcpy(hello->hello.cluster, CLUSTER);
+	memcpy(hello->hello.cluster, CLUSTER, sizeof(CLUSTER));
 	hello->hello.requester = remote->peers->incarnation;
 	okv__link_send(&remote->link, hello);
 }
@@ -138,7 +138,7 @@ static enum okv_status resolve(struct okv__remote *remote, struct okv_reason *re
 	char host[80], *port;
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
 
-	strcpy(host, remote->name);
+	snprintf(host, sizeof(host), "%s", remote->name);
 	port = strrchr(host, ':');
 	if (!port || port == host || strspn(port + 1, "0123456789") != strlen(port + 1) || atol(port + 1) < 1 ||
 	    atol(port + 1) > UINT16_MAX)
@@ -172,7 +172,7 @@ enum okv_status okv__remote_init(struct okv_peers *peers, struct okv__remote *re
 	okv_timer_init(&remote->timer, peers->loop, timer_fired, remote);
 	if (strlen(name) >= sizeof(remote->name))
 		return okv_refuse(reason, OKV_ERR_INVALID, "peer", "the address of a peer is too long: %.60s...", name);
-	strcpy(remote->name, name);
+	snprintf(remote->name, sizeof(remote->name), "%s", name);
 	status = resolve(remote, reason);
 	if (status != OKV_OK)
 		return status;

@@ -371,7 +371,11 @@ enum okv_status okv__peers_listen(struct okv_peers *peers, const char *address, 
 {
 	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
 	struct addrinfo *at;
-	struct sockaddr_storage bound;
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} bound = {0};
 	socklen_t size = sizeof(bound);
 	char service[8];
 	int one = 1;
@@ -386,11 +390,10 @@ enum okv_status okv__peers_listen(struct okv_peers *peers, const char *address, 
 		goto refuse;
 	setsockopt(peers->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(peers->listen_fd, at->ai_addr, at->ai_addrlen) != 0 || listen(peers->listen_fd, 128) != 0 ||
-	    getsockname(peers->listen_fd, (struct sockaddr *)&bound, &size) != 0)
+	    getsockname(peers->listen_fd, &bound.any, &size) != 0)
 		goto refuse;
 	freeaddrinfo(at);
-	peers->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-							: ((struct sockaddr_in *)&bound)->sin_port);
+	peers->port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
 	enum okv_status status =
 		okv_watch_create(peers->loop, peers->listen_fd, accept_ready, peers, &peers->listen_watch, reason);
 	if (status == OKV_OK)

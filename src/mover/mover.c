@@ -181,9 +181,9 @@ static void *mover_main(void *context)
 	return NULL;
 }
 
-static enum okv_status watch(struct okv_mover *mover, int *fd)
+static enum okv_status watch(struct okv_mover *mover, const int *fd)
 {
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = fd};
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)(uintptr_t)fd};
 
 	return epoll_ctl(mover->epoll_fd, EPOLL_CTL_ADD, *fd, &event) == 0 ? OKV_OK : okv_status_from_errno(errno);
 }

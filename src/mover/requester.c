@@ -262,13 +262,11 @@ static void take_response(struct okv_mover *mover, struct okv__connection *conne
 	uint16_t status = okv_read_u16(&reader);
 	uint64_t size = okv_read_u64(&reader);
 
-	if (magic != OKV__DATA_MAGIC) {
-		lose(mover, connection, OKV_ERR_PROTOCOL);
-	} else if (version != OKV__DATA_VERSION || status == OKV_ERR_VERSION) {
+	if (magic == OKV__DATA_MAGIC && (version != OKV__DATA_VERSION || status == OKV_ERR_VERSION)) {
 		lose(mover, connection, OKV_ERR_VERSION);
-	} else if (status == OKV_ERR_ABSENT && size == 0) {
+	} else if (magic == OKV__DATA_MAGIC && status == OKV_ERR_ABSENT && size == 0) {
 		finish(mover, connection, OKV_ERR_ABSENT);
-	} else if (status != OKV_OK || size != connection->operation->size) {
+	} else if (magic != OKV__DATA_MAGIC || status != OKV_OK || size != connection->operation->size) {
 		lose(mover, connection, OKV_ERR_PROTOCOL);
 	} else {
 		connection->state = OKV__RECEIVING;
