@@ -182,7 +182,6 @@ unsigned okv_http_server_connections(const struct okv_http_server *server)
 void okv_http_server_shutdown(struct okv_http_server *server, uint64_t deadline_ns, void (*drained)(void *context),
 			      void *context)
 {
-	OKV_ASSERT(!server->is_shutting_down);
 	server->is_shutting_down = true;
 	server->drained = drained;
 	server->drained_context = context;

@@ -374,7 +374,9 @@ void okv_serve_shutdown(struct okv_serve *serve, uint64_t deadline_ns, void (*dr
 	serve->drained = drained;
 	serve->drained_context = context;
 	okv_timer_start(&serve->deadline, deadline_ns);
-	okv_http_server_shutdown(serve->http, deadline_ns + LAST_WORDS_S * OKV_NS_PER_S, on_connections_drained, serve);
+	if (!serve->connections_drained)
+		okv_http_server_shutdown(serve->http, deadline_ns + LAST_WORDS_S * OKV_NS_PER_S, on_connections_drained,
+					 serve);
 }
 
 void okv_serve_destroy(struct okv_serve *serve)

@@ -1,7 +1,9 @@
 """`orbitkv serve` through the official `openai` client, unmodified, and a few raw requests for what it cannot send."""
 import http.client
 import json
+import signal
 import threading
+import time
 
 import pytest
 from orbitkv_tools.process import Cluster, wait_until
@@ -236,3 +238,27 @@ def test_sigterm_ends_a_busy_server_well_and_its_clients_are_told(orbitkv, model
         for thread in asks:
             thread.join(10)
         assert len(said) == 3 and all("shutting down" in text for text in said)
+
+
+def test_a_second_signal_does_not_wait_for_running_requests(orbitkv, model_path):
+    with Cluster(orbitkv, model_path) as cluster:
+        engine = cluster.engine("engine")
+        said = []
+
+        def ask():
+            try:
+                engine.stream("/v1/completions", {"prompt": "Go on", "max_tokens": 8000, "ignore_eos": True})
+            except RuntimeError as error:
+                said.append(str(error))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        assert wait_until(lambda: running(engine) == 1, 10)
+        engine.program.child.send_signal(signal.SIGINT)
+        assert not wait_until(lambda: not engine.program.alive, 0.5)
+        begin = time.monotonic()
+        engine.program.child.send_signal(signal.SIGINT)
+        assert engine.program.child.wait(20) == 0, engine.program.tail()
+        assert time.monotonic() - begin < 4  # alone, the first one lets it go on for five seconds
+        asking.join(10)
+        assert said and "shutting down" in said[0]

@@ -691,6 +691,44 @@ static void a_drain_waits_for_the_engine_however_long(void **state)
 	http_client_done(&client);
 }
 
+static void a_second_call_ends_a_drain_sooner(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client client = ask(fixture, "POST", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+
+	await_admission(fixture, 1);
+	okv_serve_shutdown(fixture->serve, 5 * OKV_NS_PER_S, on_drained, fixture);
+	for (int turn = 0; turn < 100; turn++)
+		okv_loop_turn(fixture->loop);
+	assert_false(fixture->admitted[0].is_cancelled);
+	okv_serve_shutdown(fixture->serve, 0, on_drained, fixture);
+	await_cancel(fixture, 0);
+	end(fixture, 0, OKV_END_CANCELLED);
+	EXPECT(&client, "the server is shutting down");
+	await_drain(fixture);
+}
+
+static void a_second_call_after_the_clients_have_gone_still_waits_for_the_engine(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client client = ask(fixture, "POST", "/v1/completions", "{\"prompt\":\"x\"}");
+
+	await_admission(fixture, 1);
+	http_client_done(&client);
+	await_cancel(fixture, 0);
+	for (int call = 0; call < 2; call++) {
+		okv_serve_shutdown(fixture->serve, 5 * OKV_NS_PER_S, on_drained, fixture);
+		for (int turn = 0; turn < 100; turn++)
+			okv_loop_turn(fixture->loop);
+		assert_int_equal(fixture->drains, 0);
+	}
+	end(fixture, 0, OKV_END_CANCELLED);
+	await_drain(fixture);
+	for (int turn = 0; turn < 100; turn++)
+		okv_loop_turn(fixture->loop);
+	assert_int_equal(fixture->drains, 1);
+}
+
 #define READY(test) cmocka_unit_test_setup_teardown(test, open_ready, close_all)
 
 int main(void)
@@ -719,6 +757,8 @@ int main(void)
 		READY(a_drain_lets_running_requests_finish),
 		READY(a_drain_cancels_at_its_deadline_and_tells_the_client),
 		READY(a_drain_waits_for_the_engine_however_long),
+		READY(a_second_call_ends_a_drain_sooner),
+		READY(a_second_call_after_the_clients_have_gone_still_waits_for_the_engine),
 	};
 	return cmocka_run_group_tests_name("serve", tests, NULL, NULL);
 }

@@ -68,6 +68,7 @@ unsigned okv_http_server_connections(const struct okv_http_server *server);
 /*
  * Stops accepting and closes idle connections. Running exchanges go on until deadline_ns (absolute); then the rest are
  * told of a hang-up. `drained` is called once on the loop, when no connection is left, and may destroy the server.
+ * Until then another call moves the deadline.
  */
 void okv_http_server_shutdown(struct okv_http_server *server, uint64_t deadline_ns, void (*drained)(void *context),
 			      void *context);

@@ -55,7 +55,8 @@ OKV_MUST_CHECK enum okv_status okv_serve_create(struct okv_loop *loop, const str
 void okv_serve_start(struct okv_serve *serve, const struct okv_serve_engine *engine);
 uint16_t okv_serve_port(const struct okv_serve *serve);
 
-/* `drained` is called once on the loop, when no connection and no request is left; it may destroy. */
+/* `drained` is called once on the loop, when no connection and no request is left; it may destroy. Until then another
+ * call moves the deadline. */
 void okv_serve_shutdown(struct okv_serve *serve, uint64_t deadline_ns, void (*drained)(void *context), void *context);
 
 /* No request may be with the engine any more. NULL is harmless. */
