@@ -1,5 +1,6 @@
 #include "dispatch.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,15 @@ static int refuse_command(const char *name, FILE *complaints)
 	return OKV__EXIT_USAGE;
 }
 
+/* What was asked for has been printed to `out`; the exit status. */
+static int told(FILE *out, FILE *complaints)
+{
+	if (fflush(out) == 0 && !ferror(out))
+		return OKV__EXIT_OK;
+	fprintf(complaints, "orbitkv: standard output: %s\n", strerror(errno));
+	return OKV__EXIT_FAILED;
+}
+
 static int run(const struct okv__command *command, int count, char *const *arguments, FILE *out, FILE *complaints)
 {
 	void *settings = calloc(1, command->settings_size);
@@ -57,6 +67,7 @@ static int run(const struct okv__command *command, int count, char *const *argum
 		exit_status = OKV__EXIT_USAGE;
 	} else if (asked == OKV__ASKED_HELP) {
 		okv__options_help(command, out);
+		exit_status = told(out, complaints);
 	} else {
 		exit_status = command->run(settings);
 	}
@@ -74,11 +85,11 @@ int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints
 	if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "-h") == 0 ||
 	    strcmp(arguments[1], "help") == 0) {
 		print_usage(out);
-		return OKV__EXIT_OK;
+		return told(out, complaints);
 	}
 	if (strcmp(arguments[1], "--version") == 0) {
 		fprintf(out, "orbitkv %s\n", OKV_VERSION);
-		return OKV__EXIT_OK;
+		return told(out, complaints);
 	}
 	for (size_t i = 0; commands[i]; i++)
 		if (strcmp(arguments[1], commands[i]->name) == 0)

@@ -211,12 +211,19 @@ static bool take_tokens(struct run *run)
 	return is_over;
 }
 
+/* Right after a write: one that lost bytes leaves its flag and errno behind, and perhaps nothing for the flush. */
+static void note_lost_output(struct run *run)
+{
+	if ((fflush(run->out) != 0 || ferror(run->out)) && !run->write_error)
+		run->write_error = errno ? errno : EIO;
+}
+
 static void show_text(struct run *run)
 {
 	if (run->options->json || run->text.size == 0)
 		return;
-	if (fwrite(run->text.data, 1, run->text.size, run->out) != run->text.size || fflush(run->out) != 0)
-		run->write_error = run->write_error ? run->write_error : errno;
+	fwrite(run->text.data, 1, run->text.size, run->out);
+	note_lost_output(run);
 	okv_buf_clear(&run->text);
 }
 
@@ -325,10 +332,9 @@ static enum okv_status ask(struct run *run, struct okv_reason *reason)
 		print_json(run, end);
 	else
 		fputc('\n', run->out);
+	note_lost_output(run);
 	if (run->options->stats)
 		print_stats(run, &end->usage);
-	if (fflush(run->out) != 0 && !run->write_error)
-		run->write_error = errno;
 	if (run->write_error)
 		return okv_refuse(reason, OKV_ERR_IO, "output", "standard output: %s", strerror(run->write_error));
 	if (end->end == OKV_END_CANCELLED)

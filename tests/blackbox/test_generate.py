@@ -93,10 +93,25 @@ def test_what_cannot_be_done_is_refused_with_what_to_do(orbitkv, tiny, options, 
     assert done.stdout == b""
 
 
-def test_a_full_disk_is_reported(orbitkv, tiny):
+@pytest.mark.parametrize("options", [
+    ("generate", "--model", "MODEL", "--prompt", "x", "--ignore-end"),
+    ("generate", "--model", "MODEL", "--prompt", "x", "--ignore-end", "--json"),
+    ("generate", "--help"),
+    ("--version",),
+])
+def test_a_full_disk_is_reported(orbitkv, tiny, options):
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([str(orbitkv), "generate", "--model", tiny, "--prompt", "x", "--ignore-end"], stdout=full,
+        done = subprocess.run([str(orbitkv), *(tiny if word == "MODEL" else word for word in options)], stdout=full,
                               stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"standard output: No space left" in done.stderr
+
+
+def test_a_full_disk_is_reported_also_where_nothing_is_left_to_flush(orbitkv, model_path):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([str(orbitkv), "generate", "--model", str(model_path), "--prompt", "tree " * 1200,
+                               "--max-tokens", "1", "--json"], stdout=full, stderr=subprocess.PIPE, timeout=120,
+                              check=False)
     assert done.returncode == 1
     assert b"standard output: No space left" in done.stderr
 
