@@ -116,6 +116,16 @@ def test_a_full_disk_is_reported_also_where_nothing_is_left_to_flush(orbitkv, mo
     assert b"standard output: No space left" in done.stderr
 
 
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0)])
+def test_a_closed_standard_descriptor_is_no_other_file(orbitkv, tiny, closed, status):
+    prompt = "" if closed == "<&-" else "--prompt x"
+    done = subprocess.run(["sh", "-c", f"'{orbitkv}' generate --model '{tiny}' --ignore-end --stats {prompt} {closed}"],
+                          capture_output=True, timeout=60, check=False)
+    assert done.returncode == status
+    complaint = {"<&-": b"standard input: Bad file descriptor", ">&-": b"standard output: Bad file descriptor", "2>&-": b""}
+    assert complaint[closed] in done.stderr
+
+
 def test_ctrl_c_stops_and_keeps_what_was_written(orbitkv, model_path):
     child = subprocess.Popen([str(orbitkv), "generate", "--model", str(model_path), "--prompt", "Count: 1 2 3",
                               "--max-tokens", "8000", "--ignore-end"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

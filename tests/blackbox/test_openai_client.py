@@ -1,12 +1,14 @@
 """`orbitkv serve` through the official `openai` client, unmodified, and a few raw requests for what it cannot send."""
+import contextlib
 import http.client
 import json
+import os
 import signal
 import threading
 import time
 
 import pytest
-from orbitkv_tools.process import Cluster, wait_until
+from orbitkv_tools.process import Cluster, Http, wait_until
 
 openai = pytest.importorskip("openai", reason="the openai package is not in the virtual environment: ./run setup")
 
@@ -262,3 +264,16 @@ def test_a_second_signal_does_not_wait_for_running_requests(orbitkv, model_path)
         assert time.monotonic() - begin < 4  # alone, the first one lets it go on for five seconds
         asking.join(10)
         assert said and "shutting down" in said[0]
+
+
+def test_a_server_without_standard_descriptors_opens_nothing_in_their_place(orbitkv, model_path, start, free_port):
+    port = free_port()
+    server = start(["sh", "-c", f"exec '{orbitkv}' serve --model '{model_path}' --port {port} <&- >&- 2>&-"])
+
+    def is_served():
+        with contextlib.suppress(OSError):
+            return Http(f"127.0.0.1:{port}").call("GET", "/health")[0] == 200
+        return False
+
+    assert wait_until(is_served, 60)
+    assert [os.readlink(f"/proc/{server.child.pid}/fd/{number}") for number in range(3)] == ["/dev/null"] * 3
