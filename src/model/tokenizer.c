@@ -133,6 +133,18 @@ struct okv_bytes okv__tokenizer_text(const struct okv_tokenizer *tokenizer, uint
 	return okv__vocabulary_bytes(&tokenizer->vocabulary, id);
 }
 
+size_t okv_tokenizer_token_bytes_max(const struct okv_tokenizer *tokenizer)
+{
+	size_t most = 1;
+
+	for (uint32_t id = 0; id < tokenizer->vocabulary.count; id++) {
+		size_t size = okv__tokenizer_text(tokenizer, id).size;
+
+		most = size > most ? size : most;
+	}
+	return most;
+}
+
 void okv_tokenizer_decode(const struct okv_tokenizer *tokenizer, uint32_t id, struct okv_buf *bytes)
 {
 	struct okv_bytes text = okv__tokenizer_text(tokenizer, id);

@@ -1,5 +1,6 @@
 #include "serve_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -124,6 +125,17 @@ static void do_model(struct okv_serve *serve, struct okv_http_exchange *exchange
 	respond_json(exchange, 200, &body);
 }
 
+enum okv_status okv__serve_check_text(const struct okv_serve *serve, size_t size, const char *param,
+				      struct okv__refusal *refusal)
+{
+	if (size <= serve->text_bytes_max)
+		return OKV_OK;
+	return okv__refuse(refusal, 400, "context_length_exceeded", param,
+			   "%zu bytes of text cannot fit: this model takes %" PRIu32
+			   " tokens in all, which hold %" PRIu64 " bytes at the most; shorten the text",
+			   size, serve->caps.context, serve->text_bytes_max);
+}
+
 static enum okv_status tokenize(struct okv_serve *serve, const struct okv_json_at *root, struct okv_tokens *tokens,
 				struct okv__refusal *refusal)
 {
@@ -137,6 +149,8 @@ static enum okv_status tokenize(struct okv_serve *serve, const struct okv_json_a
 		return okv__refuse(refusal, 400, NULL, "content", "content is required");
 	if (okv_json_text(&at, &text, &size, &refusal->reason) != OKV_OK)
 		return okv__refuse_at(refusal, &at);
+	if (okv__serve_check_text(serve, size, "content", refusal) != OKV_OK)
+		return OKV_ERR_INVALID;
 	if (okv_json_find(root, "add_special", &at) && okv_json_bool(&at, &add_special, &refusal->reason) != OKV_OK)
 		return okv__refuse_at(refusal, &at);
 	if (add_special && okv_tokenizer_bos(serve->engine.tokenizer, &bos) && okv_tokens_push(tokens, bos) != OKV_OK)
@@ -360,6 +374,7 @@ void okv_serve_start(struct okv_serve *serve, const struct okv_serve_engine *eng
 	OKV_ASSERT(!serve->is_ready);
 	serve->engine = *engine;
 	serve->caps = engine->driver.caps(engine->driver.context);
+	serve->text_bytes_max = (uint64_t)serve->caps.context * okv_tokenizer_token_bytes_max(engine->tokenizer);
 	serve->is_ready = true;
 }
 

@@ -304,6 +304,15 @@ static void on_task(void *context)
 
 /* ---- admission ---- */
 
+static size_t text_size(const struct okv__ask *ask)
+{
+	size_t size = ask->text_size;
+
+	for (size_t i = 0; i < ask->message_count; i++)
+		size += ask->messages[i].content_size;
+	return size;
+}
+
 static enum okv_status encode_prompt(struct okv_serve *serve, const struct okv__ask *ask, struct okv_tokens *tokens,
 				     struct okv__refusal *refusal)
 {
@@ -315,6 +324,8 @@ static enum okv_status encode_prompt(struct okv_serve *serve, const struct okv__
 
 	if (ask->is_chat && !engine->chat_template)
 		return okv__refuse(refusal, 400, "no_chat_template", NULL, "%s; use /v1/completions", engine->no_chat);
+	if (okv__serve_check_text(serve, text_size(ask), param, refusal) != OKV_OK)
+		return OKV_ERR_INVALID;
 	if (ask->is_chat) {
 		status = okv_chat_render(engine->chat_template, engine->tokenizer, ask->messages, ask->message_count,
 					 tokens, &reason);

@@ -20,6 +20,7 @@ struct okv_serve {
 	struct okv_serve_options options;
 	struct okv_serve_engine engine;
 	struct okv_driver_caps caps; /* of the engine */
+	uint64_t text_bytes_max;     /* more text than this has more tokens than the context */
 	bool is_ready, is_draining, connections_drained;
 	uint64_t started_unix_s; /* "created" of the model */
 	struct okv_http_server *http;
@@ -35,6 +36,10 @@ struct okv_serve {
 
 /* Answers with a refusal and ends the exchange. */
 void okv__serve_refuse(struct okv_serve *serve, struct okv_http_exchange *exchange, const struct okv__refusal *refusal);
+
+/* Refuses text that cannot fit whatever its tokens are, so that the loop never spends a second on it. */
+OKV_MUST_CHECK enum okv_status okv__serve_check_text(const struct okv_serve *serve, size_t size, const char *param,
+						     struct okv__refusal *refusal);
 
 /* Takes over the exchange of a completion request. */
 void okv__generation_start(struct okv_serve *serve, struct okv_http_exchange *exchange, bool is_chat);

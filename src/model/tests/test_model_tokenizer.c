@@ -518,6 +518,7 @@ static void kinds_of_token_keep_their_text(void **state)
 	static const char *const expected[] = {"", "a", "b", "c", "ab", "abc", "\u0120 \u4e2d", "\xff?"};
 	struct okv_tokens tokens = {0};
 	uint32_t id = 0;
+	size_t longest = 0;
 
 	s.token[6] = expected[6]; /* user-defined: literal */
 	s.type[6] = 4;
@@ -531,9 +532,11 @@ static void kinds_of_token_keep_their_text(void **state)
 		okv_buf_text(&text, "");
 		okv_tokenizer_decode(tokenizer, i, &text);
 		assert_string_equal(text.data, expected[i]);
+		longest = text.size > longest ? text.size : longest;
 		okv_buf_done(&text);
 	}
 	assert_int_equal(okv_tokenizer_vocabulary(tokenizer), 8);
+	assert_int_equal(okv_tokenizer_token_bytes_max(tokenizer), longest);
 	assert_true(okv_tokenizer_special(tokenizer, expected[6], &id));
 	assert_int_equal(id, 6);
 	assert_true(okv_tokenizer_bos(tokenizer, &id));

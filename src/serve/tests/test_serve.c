@@ -20,7 +20,7 @@
 #include "gguf_builder.h"
 #include "http_client.h"
 
-enum { CONTEXT = 300, LONG_CONTEXT = 100000, REQUESTS_MAX = 8, TURNS_MAX = 20000 };
+enum { CONTEXT = 300, LONG_CONTEXT = 100000, LITTLE_CONTEXT = 10, REQUESTS_MAX = 8, TURNS_MAX = 20000 };
 
 struct scripted {
 	struct okv_request request;
@@ -513,6 +513,54 @@ static void prompts_that_cannot_be_served_are_refused_with_the_numbers(void **st
 	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"refused\""), 7);
 }
 
+static void text_that_cannot_fit_is_refused_before_it_is_tokenized(void **state)
+{
+	static const struct {
+		const char *path, *before, *after;
+	} places[] = {
+		{"/v1/completions", "{\"prompt\":\"", "\"}"},
+		{"/v1/chat/completions",
+		 "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"", "\"}]}"},
+		{"/tokenize", "{\"content\":\"", "\"}"},
+	};
+	struct fixture *fixture = *state;
+	size_t fits = (size_t)LITTLE_CONTEXT * okv_tokenizer_token_bytes_max(fixture->tokenizer);
+
+	fixture->context = LITTLE_CONTEXT;
+	start(fixture);
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		struct okv_buf body = {0};
+		struct http_client client;
+
+		okv_buf_text(&body, places[i].before);
+		for (size_t size = 0; size < fits + 1; size++)
+			okv_buf_text(&body, "x");
+		okv_buf_text(&body, places[i].after);
+		client = ask(fixture, "POST", places[i].path, body.data);
+		EXPECT(&client, "400 Bad Request", "context_length_exceeded", "bytes of text cannot fit",
+		       "takes 10 tokens");
+		okv_buf_done(&body);
+	}
+}
+
+static void text_that_might_fit_is_tokenized(void **state)
+{
+	struct fixture *fixture = *state;
+	size_t fits = (size_t)LITTLE_CONTEXT * okv_tokenizer_token_bytes_max(fixture->tokenizer);
+	struct okv_buf body = {0};
+	struct http_client client;
+
+	fixture->context = LITTLE_CONTEXT;
+	start(fixture);
+	okv_buf_text(&body, "{\"content\":\"");
+	for (size_t size = 0; size < fits; size++)
+		okv_buf_text(&body, "x");
+	okv_buf_text(&body, "\"}");
+	client = ask(fixture, "POST", "/tokenize", body.data);
+	EXPECT(&client, "200 OK", "{\"tokens\":[");
+	okv_buf_done(&body);
+}
+
 static void another_model_does_not_exist_here(void **state)
 {
 	struct fixture *fixture = *state;
@@ -746,6 +794,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_slow_reader_is_given_up_and_others_go_on, open_listening, close_all),
 		READY(paths_methods_and_types_are_refused_as_http_has_it),
 		READY(prompts_that_cannot_be_served_are_refused_with_the_numbers),
+		cmocka_unit_test_setup_teardown(text_that_cannot_fit_is_refused_before_it_is_tokenized, open_listening,
+						close_all),
+		cmocka_unit_test_setup_teardown(text_that_might_fit_is_tokenized, open_listening, close_all),
 		READY(another_model_does_not_exist_here),
 		READY(the_engines_refusals_have_their_statuses),
 		READY(a_failure_of_the_engine_is_never_a_whole_answer),

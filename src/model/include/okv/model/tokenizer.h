@@ -38,6 +38,10 @@ uint32_t okv_tokenizer_vocabulary(const struct okv_tokenizer *tokenizer);
 OKV_MUST_CHECK enum okv_status okv_tokenizer_encode(const struct okv_tokenizer *tokenizer, const char *text,
 						    size_t size, struct okv_tokens *tokens, struct okv_reason *reason);
 
+/* The most bytes that one token stands for; text whose bytes all have tokens has at least its size / this. Reads the
+ * whole vocabulary. */
+size_t okv_tokenizer_token_bytes_max(const struct okv_tokenizer *tokenizer);
+
 /* True if completions must begin with the BOS token (tokenizer.ggml.add_bos_token); its id then goes to *ret_id. */
 bool okv_tokenizer_bos(const struct okv_tokenizer *tokenizer, uint32_t *ret_id);
 /* True for ids that end a generation: eos, eot, and "<|im_end|>" where it exists as a control token. */
