@@ -248,17 +248,11 @@ static enum okv_status check_route(const struct okv_serve *serve, const struct r
 	if (strcmp(route->method, "POST") == 0 && !is_json(exchange))
 		return okv__refuse(refusal, 415, NULL, NULL,
 				   "send JSON, with the header Content-Type: application/json");
-	if (serve->is_draining && route->is_work) {
-		okv__refuse(refusal, 503, "shutting_down", NULL,
-			    "the server is shutting down; send the request to another server");
-		refusal->type = "server_error";
-		return OKV_ERR_CANCELLED;
-	}
-	if (!serve->is_ready && route->needs_engine) {
-		okv__refuse(refusal, 503, "loading", NULL, "the model is still loading; try again soon");
-		refusal->type = "server_error";
-		return OKV_ERR_BUSY;
-	}
+	if (serve->is_draining && route->is_work)
+		return okv__refuse(refusal, 503, "shutting_down", NULL,
+				   "the server is shutting down; send the request to another server");
+	if (!serve->is_ready && route->needs_engine)
+		return okv__refuse(refusal, 503, "loading", NULL, "the model is still loading; try again soon");
 	return OKV_OK;
 }
 

@@ -399,14 +399,12 @@ static enum okv_status refuse_admission(enum okv_status status, const struct okv
 	switch (status) {
 	case OKV_ERR_BUDGET:
 		okv__refuse(refusal, 429, "queue_full", NULL, "%s", reason->text);
-		refusal->type = "rate_limit_error";
 		break;
 	case OKV_ERR_INVALID:
 		okv__refuse(refusal, 400, NULL, NULL, "%s", reason->text);
 		break;
 	default:
 		okv__refuse(refusal, 503, okv_status_name(status), NULL, "%s", reason->text);
-		refusal->type = "server_error";
 	}
 	return status;
 }

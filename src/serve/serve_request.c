@@ -12,13 +12,18 @@ enum {
 
 /* ---- refusals ---- */
 
+static const char *type_of(unsigned http_status)
+{
+	return http_status >= 500 ? "server_error" : http_status == 429 ? "rate_limit_error" : "invalid_request_error";
+}
+
 enum okv_status okv__refuse(struct okv__refusal *refusal, unsigned http_status, const char *code, const char *param,
 			    const char *format, ...)
 {
 	va_list arguments;
 
 	*refusal = (struct okv__refusal){
-		.http_status = http_status, .type = "invalid_request_error", .code = code, .reason.field = ""};
+		.http_status = http_status, .type = type_of(http_status), .code = code, .reason.field = ""};
 	snprintf(refusal->param, sizeof(refusal->param), "%s", param ? param : "");
 	va_start(arguments, format);
 	vsnprintf(refusal->reason.text, sizeof(refusal->reason.text), format, arguments);
@@ -61,7 +66,7 @@ enum okv_status okv__body_parse(const char *body, size_t size, size_t size_max, 
 	if (status == OKV_OK)
 		return OKV_OK;
 	refusal->http_status = status == OKV_ERR_BUDGET ? 413 : status == OKV_ERR_NO_MEMORY ? 503 : 400;
-	refusal->type = status == OKV_ERR_NO_MEMORY ? "server_error" : "invalid_request_error";
+	refusal->type = type_of(refusal->http_status);
 	refusal->code = NULL;
 	refusal->param[0] = '\0';
 	return status;

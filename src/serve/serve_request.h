@@ -55,7 +55,7 @@ void okv__ask_done(struct okv__ask *ask);
 OKV_MUST_CHECK enum okv_status okv__body_parse(const char *body, size_t size, size_t size_max,
 					       struct okv_json **ret_json, struct okv__refusal *refusal);
 
-/* Fills a refusal; `param` and `code` may be NULL. Returns OKV_ERR_INVALID. */
+/* Fills a refusal, its type by the status; `param` and `code` may be NULL. Returns OKV_ERR_INVALID. */
 enum okv_status okv__refuse(struct okv__refusal *refusal, unsigned http_status, const char *code, const char *param,
 			    const char *format, ...) __attribute__((format(printf, 5, 6)));
 

@@ -225,6 +225,19 @@ static void huge_and_deep_bodies_are_refused(void **state)
 	expect_refusal(true, &(struct refused){deep, "", "more than 64 levels", 400});
 }
 
+static void a_refusals_type_follows_its_status(void **state)
+{
+	struct okv__refusal refusal;
+
+	(void)state;
+	okv__refuse(&refusal, 503, NULL, NULL, "no memory");
+	assert_string_equal(refusal.type, "server_error");
+	okv__refuse(&refusal, 429, NULL, NULL, "later");
+	assert_string_equal(refusal.type, "rate_limit_error");
+	okv__refuse(&refusal, 404, NULL, NULL, "nothing there");
+	assert_string_equal(refusal.type, "invalid_request_error");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -235,6 +248,7 @@ int main(void)
 		cmocka_unit_test(each_bad_chat_request_is_refused_by_name),
 		cmocka_unit_test(each_bad_completion_request_is_refused_by_name),
 		cmocka_unit_test(huge_and_deep_bodies_are_refused),
+		cmocka_unit_test(a_refusals_type_follows_its_status),
 	};
 	return cmocka_run_group_tests_name("serve_request", tests, NULL, NULL);
 }
