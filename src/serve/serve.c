@@ -20,9 +20,8 @@ uint64_t okv__unix_now_s(void)
 	return (uint64_t)time(NULL);
 }
 
-void okv__serve_refuse(struct okv_serve *serve, struct okv_http_exchange *exchange, const struct okv__refusal *refusal)
+void okv__serve_refuse(struct okv_http_exchange *exchange, const struct okv__refusal *refusal)
 {
-	okv_metric_add(serve->refused, 1);
 	if (refusal->http_status == 429 || refusal->http_status == 503)
 		okv_http_exchange_add_header(exchange, "Retry-After", "1");
 	okv_http_respond_error(exchange, refusal->http_status, refusal->reason.text, refusal->type,
@@ -118,7 +117,7 @@ static void do_model(struct okv_serve *serve, struct okv_http_exchange *exchange
 	if (strcmp(name, serve->options.model_name) != 0) {
 		okv__refuse(&refusal, 404, "model_not_found", "model",
 			    "the model %.80s does not exist here; ask for %.80s", name, serve->options.model_name);
-		okv__serve_refuse(serve, exchange, &refusal);
+		okv__serve_refuse(exchange, &refusal);
 		return;
 	}
 	write_model(serve, &writer);
@@ -177,7 +176,7 @@ static void do_tokenize(struct okv_serve *serve, struct okv_http_exchange *excha
 		status = tokenize(serve, &root, &tokens, &refusal);
 	}
 	if (status != OKV_OK) {
-		okv__serve_refuse(serve, exchange, &refusal);
+		okv__serve_refuse(exchange, &refusal);
 	} else {
 		okv_json_begin_object(&writer);
 		okv_json_key(&writer, "tokens");
@@ -198,7 +197,7 @@ struct route {
 	const char *method, *path;
 	bool is_prefix;
 	bool needs_engine; /* 503 while the model loads */
-	bool is_work;	   /* 503 while draining */
+	bool is_work;	   /* a completion: 503 while draining, and counted */
 	void (*serve)(struct okv_serve *serve, struct okv_http_exchange *exchange);
 };
 
@@ -262,10 +261,13 @@ static void handle(void *context, struct okv_http_exchange *exchange)
 	const struct route *route = find_route(okv_http_exchange_request(exchange)->path);
 	struct okv__refusal refusal;
 
-	if (check_route(serve, route, exchange, &refusal) == OKV_OK)
+	if (check_route(serve, route, exchange, &refusal) == OKV_OK) {
 		route->serve(serve, exchange);
-	else
-		okv__serve_refuse(serve, exchange, &refusal);
+		return;
+	}
+	if (route && route->is_work)
+		okv_metric_add(serve->refused, 1);
+	okv__serve_refuse(exchange, &refusal);
 }
 
 /* ---- life ---- */

@@ -253,7 +253,8 @@ static void answer(struct generation *generation)
 		answer_stream(generation, finish_reason);
 	else
 		answer_whole(generation, finish_reason);
-	okv_metric_add(serve->answered, 1);
+	/* No exchange: it was given up just now, at the last of its events. */
+	okv_metric_add(generation->exchange ? serve->answered : serve->cancelled, 1);
 }
 
 static void count_usage(struct okv_serve *serve, const struct okv_usage *usage)
@@ -473,8 +474,10 @@ void okv__generation_start(struct okv_serve *serve, struct okv_http_exchange *ex
 		status = check_length(serve, &ask, prompt.count, &refusal);
 	if (status == OKV_OK)
 		status = admit(serve, exchange, &ask, &prompt, &refusal);
-	if (status != OKV_OK)
-		okv__serve_refuse(serve, exchange, &refusal);
+	if (status != OKV_OK) {
+		okv_metric_add(serve->refused, 1);
+		okv__serve_refuse(exchange, &refusal);
+	}
 	okv_tokens_done(&prompt);
 	okv__ask_done(&ask);
 }

@@ -35,7 +35,7 @@ struct okv_serve {
 };
 
 /* Answers with a refusal and ends the exchange. */
-void okv__serve_refuse(struct okv_serve *serve, struct okv_http_exchange *exchange, const struct okv__refusal *refusal);
+void okv__serve_refuse(struct okv_http_exchange *exchange, const struct okv__refusal *refusal);
 
 /* Refuses text that cannot fit whatever its tokens are, so that the loop never spends a second on it. */
 OKV_MUST_CHECK enum okv_status okv__serve_check_text(const struct okv_serve *serve, size_t size, const char *param,

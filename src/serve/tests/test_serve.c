@@ -469,6 +469,42 @@ static void expect_error(struct fixture *fixture, const char *method, const char
 #define EXPECT_ERROR(fixture, method, path, body, ...)                                                                 \
 	expect_error(fixture, method, path, body, (const char *const[]){__VA_ARGS__, NULL})
 
+static void a_reader_given_up_at_the_end_was_not_answered(void **state)
+{
+	struct fixture *fixture = *state;
+	struct okv_tokens tokens = {0};
+	struct http_client slow;
+
+	fixture->context = LONG_CONTEXT;
+	start(fixture);
+	slow = ask(fixture, "POST", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":90000}");
+	await_admission(fixture, 1);
+	assert_int_equal(okv_tokenizer_encode(fixture->tokenizer, "a", 1, &tokens, NULL), OKV_OK);
+	for (int i = 0; i < 89999; i++) /* all of one turn: far more than a socket takes */
+		say_token(fixture, 0, tokens.id[0]);
+	okv_loop_turn(fixture->loop);
+	end(fixture, 0, OKV_END_STOP);
+	okv_loop_turn(fixture->loop);
+	assert_int_equal(metric(fixture, "orbitkv_serve_slow_readers_total", ""), 1);
+	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"cancelled\""), 1);
+	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"answered\""), 0);
+	http_client_done(&slow);
+	okv_tokens_done(&tokens);
+}
+
+static void only_completions_are_counted_as_refused(void **state)
+{
+	struct fixture *fixture = *state;
+
+	EXPECT_ERROR(fixture, "GET", "/nothing", "", "HTTP/1.1 404 ");
+	EXPECT_ERROR(fixture, "GET", "/v1/models/another", "", "HTTP/1.1 404 ");
+	EXPECT_ERROR(fixture, "POST", "/tokenize", "{}", "HTTP/1.1 400 ");
+	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"refused\""), 0);
+	EXPECT_ERROR(fixture, "POST", "/v1/completions", "{}", "HTTP/1.1 400 ");
+	EXPECT_ERROR(fixture, "GET", "/v1/chat/completions", "", "HTTP/1.1 405 ");
+	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"refused\""), 2);
+}
+
 static void paths_methods_and_types_are_refused_as_http_has_it(void **state)
 {
 	struct fixture *fixture = *state;
@@ -792,6 +828,9 @@ int main(void)
 		READY(the_answer_is_limited_to_what_fits),
 		READY(a_client_that_hangs_up_cancels_its_request),
 		cmocka_unit_test_setup_teardown(a_slow_reader_is_given_up_and_others_go_on, open_listening, close_all),
+		cmocka_unit_test_setup_teardown(a_reader_given_up_at_the_end_was_not_answered, open_listening,
+						close_all),
+		READY(only_completions_are_counted_as_refused),
 		READY(paths_methods_and_types_are_refused_as_http_has_it),
 		READY(prompts_that_cannot_be_served_are_refused_with_the_numbers),
 		cmocka_unit_test_setup_teardown(text_that_cannot_fit_is_refused_before_it_is_tokenized, open_listening,

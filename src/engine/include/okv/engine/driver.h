@@ -41,7 +41,8 @@ enum okv_end {
 
 struct okv_usage {
 	uint32_t prompt_tokens, generated_tokens;
-	/* Where the prompt's KV came from: the three add up to prompt_tokens. */
+	/* Where the prompt's KV came from. The three add up to prompt_tokens once a token was generated; a request that
+	 * ended before counts what it had by then. */
 	uint32_t computed_tokens, prefix_hit_tokens, restored_tokens;
 	uint64_t restored_remote_bytes;
 	uint64_t queued_ns, first_token_ns, total_ns; /* since admission */
