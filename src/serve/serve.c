@@ -276,8 +276,6 @@ static void create_metrics(struct okv_serve *serve)
 {
 	struct okv_metrics *metrics = serve->options.metrics;
 	const char *requests = "orbitkv_serve_requests_total", *requests_help = "Requests for completions, by outcome";
-	const char *prompt = "orbitkv_serve_prompt_tokens_total",
-		   *prompt_help = "Prompt tokens, by where their KV came from";
 
 	serve->answered = okv_counter(metrics, requests, "outcome=\"answered\"", requests_help);
 	serve->refused = okv_counter(metrics, requests, "outcome=\"refused\"", requests_help);
@@ -287,12 +285,6 @@ static void create_metrics(struct okv_serve *serve)
 	serve->connections = okv_gauge(metrics, "orbitkv_http_connections", "", "Open client connections");
 	serve->slow_readers = okv_counter(metrics, "orbitkv_serve_slow_readers_total", "",
 					  "Streams given up because their client did not read");
-	serve->computed_tokens = okv_counter(metrics, prompt, "source=\"computed\"", prompt_help);
-	serve->prefix_hit_tokens = okv_counter(metrics, prompt, "source=\"prefix\"", prompt_help);
-	serve->restored_tokens = okv_counter(metrics, prompt, "source=\"restored\"", prompt_help);
-	serve->generated_tokens = okv_counter(metrics, "orbitkv_serve_generated_tokens_total", "", "Tokens generated");
-	serve->first_token =
-		okv_histogram(metrics, "orbitkv_serve_first_token_seconds", "", "From admission to the first token");
 }
 
 static void tell_drained(void *context)

@@ -257,21 +257,10 @@ static void answer(struct generation *generation)
 	okv_metric_add(generation->exchange ? serve->answered : serve->cancelled, 1);
 }
 
-static void count_usage(struct okv_serve *serve, const struct okv_usage *usage)
-{
-	okv_metric_add(serve->generated_tokens, usage->generated_tokens);
-	okv_metric_add(serve->computed_tokens, usage->computed_tokens);
-	okv_metric_add(serve->prefix_hit_tokens, usage->prefix_hit_tokens);
-	okv_metric_add(serve->restored_tokens, usage->restored_tokens);
-	if (usage->generated_tokens > 0)
-		okv_metric_observe_ns(serve->first_token, usage->first_token_ns);
-}
-
 static void finish(struct generation *generation)
 {
 	struct okv_serve *serve = generation->serve;
 
-	count_usage(serve, &generation->end.usage);
 	answer(generation);
 	okv_list_remove(&generation->node);
 	okv_metric_add(serve->running, -1);

@@ -29,8 +29,7 @@ struct okv_serve {
 	void *drained_context; /* borrowed */
 	struct okv_timer deadline, drained_timer;
 
-	struct okv_metric *running, *connections, *generated_tokens, *computed_tokens, *prefix_hit_tokens,
-		*restored_tokens, *first_token;
+	struct okv_metric *running, *connections;
 	struct okv_metric *answered, *refused, *cancelled, *slow_readers, *failed;
 };
 

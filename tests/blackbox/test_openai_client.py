@@ -207,10 +207,10 @@ def test_a_client_that_hangs_up_frees_its_request(engine, client, model):
                                        extra_body={"ignore_eos": True})
     next(iter(stream))
     assert running(engine) == 1
-    before = engine.metrics()["orbitkv_serve_generated_tokens_total"]
+    before = engine.metrics()["orbitkv_engine_generated_tokens_total"]
     stream.close()
     assert wait_until(lambda: running(engine) == 0, 5)
-    assert engine.metrics()["orbitkv_serve_generated_tokens_total"] - before < 1000
+    assert engine.metrics()["orbitkv_engine_generated_tokens_total"] - before < 1000
 
     host, port = engine.address.rsplit(":", 1)
     whole = http.client.HTTPConnection(host, int(port))
