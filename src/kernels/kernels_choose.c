@@ -61,7 +61,7 @@ const char *okv_kernels_numerics_id(void)
 
 size_t okv_attend_scratch(uint32_t head_dim, uint32_t visible_max)
 {
-	return okv__attend_scratch_of(NULL, head_dim, visible_max).size * sizeof(float);
+	return okv__attend_scratch_floats(head_dim, visible_max) * sizeof(float);
 }
 
 float okv_score_scale(uint32_t head_dim)
