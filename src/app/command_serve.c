@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,13 @@ struct server {
 	struct okv__kv_client *cache; /* NULL without --manager */
 	struct okv_kv_source source;  /* of it */
 	bool is_stopping;
+
+	/* The loader's thread has `tokenizer` to `no_chat`, `loaded` and `reason` from its start until it is joined. */
+	pthread_t loader;
+	bool is_loading;
+	struct okv_task on_loaded;
+	enum okv_status loaded; /* the model, then the engine */
+	struct okv_reason reason;
 };
 
 /* The name that clients use: as given, or the file's without folder and ending. */
@@ -169,11 +177,65 @@ static void server_done(struct server *server)
 	okv_metrics_destroy(server->metrics);
 }
 
+/* ---- the loader's thread: reading a model takes long, and the loop answers meanwhile ---- */
+
+static void *load(void *context)
+{
+	struct server *server = context;
+
+	server->loaded = load_model(server, &server->reason);
+	okv_loop_post(server->loop, &server->on_loaded);
+	return NULL;
+}
+
+/* ---- the loop's thread again ---- */
+
+static void join_loader(struct server *server)
+{
+	if (server->is_loading)
+		pthread_join(server->loader, NULL);
+	server->is_loading = false;
+}
+
+static void on_loaded(void *context)
+{
+	struct server *server = context;
+
+	join_loader(server);
+	if (server->is_stopping)
+		return;
+	if (server->loaded == OKV_OK)
+		server->loaded = start_engine(server, &server->reason);
+	if (server->loaded != OKV_OK) {
+		okv_loop_stop(server->loop);
+		return;
+	}
+	okv_serve_start(server->serve, &(struct okv_serve_engine){
+					       .driver = okv_engine_driver(server->engine),
+					       .tokenizer = server->tokenizer,
+					       .chat_template = server->no_chat.field ? NULL : &server->chat_template,
+					       .no_chat = server->no_chat.text,
+				       });
+	printf("orbitkv serve: listening on http://%s:%u\n", server->settings->host, okv_serve_port(server->serve));
+	fflush(stdout);
+}
+
+static enum okv_status start_loader(struct server *server)
+{
+	server->on_loaded = (struct okv_task){.run = on_loaded, .context = server};
+
+	int error = pthread_create(&server->loader, NULL, load, server);
+	if (error)
+		return okv_refuse(&server->reason, okv_status_from_errno(error), "serve",
+				  "the model's loader cannot start: %s", strerror(error));
+	server->is_loading = true;
+	return OKV_OK;
+}
+
 static int run(const void *context)
 {
 	const struct settings *settings = context;
 	struct server server = {.settings = settings};
-	struct okv_reason reason = {.field = ""};
 	enum okv_log_level level;
 	enum okv_status status;
 
@@ -188,25 +250,16 @@ static int run(const void *context)
 	}
 	okv_log_set_level(level);
 	name_model(&server);
-	status = listen_first(&server, &reason);
+	status = listen_first(&server, &server.reason);
 	if (status == OKV_OK)
-		status = load_model(&server, &reason);
-	if (status == OKV_OK)
-		status = start_engine(&server, &reason);
+		status = start_loader(&server);
 	if (status == OKV_OK) {
-		okv_serve_start(server.serve,
-				&(struct okv_serve_engine){
-					.driver = okv_engine_driver(server.engine),
-					.tokenizer = server.tokenizer,
-					.chat_template = server.no_chat.field ? NULL : &server.chat_template,
-					.no_chat = server.no_chat.text,
-				});
-		printf("orbitkv serve: listening on http://%s:%u\n", settings->host, okv_serve_port(server.serve));
-		fflush(stdout);
 		okv_loop_run(server.loop);
-	} else {
-		fprintf(stderr, "orbitkv serve: %s\n", reason.text);
+		join_loader(&server); /* a signal came first */
+		status = server.loaded;
 	}
+	if (status != OKV_OK)
+		fprintf(stderr, "orbitkv serve: %s\n", server.reason.text);
 	server_done(&server);
 	return status == OKV_OK ? 0 : 1;
 }

@@ -4,6 +4,8 @@ import http.client
 import json
 import os
 import signal
+import socket
+import subprocess
 import threading
 import time
 
@@ -277,3 +279,46 @@ def test_a_server_without_standard_descriptors_opens_nothing_in_their_place(orbi
 
     assert wait_until(is_served, 60)
     assert [os.readlink(f"/proc/{server.child.pid}/fd/{number}") for number in range(3)] == ["/dev/null"] * 3
+
+
+def loading(orbitkv, model_path, port):
+    """Without a stdout, `start` has no first line to wait for."""
+    return ["sh", "-c", f"exec '{orbitkv}' serve --model '{model_path}' --port {port} >/dev/null"]
+
+
+def test_health_says_loading_until_the_model_is_there(orbitkv, model_path, start, free_port):
+    port = free_port()
+    start(loading(orbitkv, model_path, port))
+    heard = []
+
+    def is_ready():
+        with contextlib.suppress(OSError):
+            heard.append(Http(f"127.0.0.1:{port}").call("GET", "/health"))
+        return heard and heard[-1][0] == 200
+
+    assert wait_until(is_ready, 60, step_s=0.001)
+    assert heard[0] == (503, '{"status":"loading"}') and heard[-1] == (200, '{"status":"ok"}')
+
+
+def test_sigterm_while_the_model_loads_ends_well(orbitkv, model_path, start, free_port):
+    port = free_port()
+    server = start(loading(orbitkv, model_path, port))
+
+    def listens():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    assert wait_until(listens, 60, step_s=0.001)
+    assert server.stop(wait_s=60) == 0, server.tail()
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_read(orbitkv, model_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run([orbitkv, "serve", "--model", model_path, "--port", str(port)], capture_output=True,
+                              text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"port {port} of 127.0.0.1 is in use by another program; stop it" in done.stderr
