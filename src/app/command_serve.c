@@ -216,7 +216,10 @@ static void on_loaded(void *context)
 					       .chat_template = server->no_chat.field ? NULL : &server->chat_template,
 					       .no_chat = server->no_chat.text,
 				       });
-	printf("orbitkv serve: listening on http://%s:%u\n", server->settings->host, okv_serve_port(server->serve));
+	const char *host = server->settings->host;
+	bool is_v6 = strchr(host, ':') != NULL;
+	printf("orbitkv serve: listening on http://%s%s%s:%u\n", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+	       okv_serve_port(server->serve));
 	fflush(stdout);
 }
 

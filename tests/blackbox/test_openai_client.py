@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 from orbitkv_tools.process import Cluster, Http, wait_until
@@ -322,3 +323,14 @@ def test_a_port_in_use_is_refused_before_the_model_is_read(orbitkv, model_path):
                               text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 is in use by another program; stop it" in done.stderr
+
+
+def test_an_ipv6_address_is_printed_as_a_url_has_it(orbitkv, model_path, start):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    server = start([orbitkv, "serve", "--model", model_path, "--host", "::1", "--port", "0"], r"listening on (http://\S+)")
+    with urllib.request.urlopen(server.ready_match.group(1) + "/health", timeout=10) as reply:
+        assert reply.status == 200
