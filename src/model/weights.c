@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "okv/model/gguf.h"
+#include "gguf_object.h"
 
 enum {
 	LAYERS_MAX = 1024,
@@ -79,7 +79,8 @@ static enum okv_status read_floats(struct loading *l)
 		shape->rope_theta = 10000;
 	else if (status != OKV_OK)
 		return status;
-	if (!(shape->norm_epsilon > 0 && shape->norm_epsilon < 1))
+	/* The norm adds it as a float, and a row of zeroes is divided by its root. */
+	if (!((float)shape->norm_epsilon > 0 && shape->norm_epsilon < 1))
 		return okv_refuse(l->reason, OKV_ERR_INVALID, "metadata", "a norm epsilon of %g makes no sense",
 				  shape->norm_epsilon);
 	if (!(shape->rope_theta > 1 && shape->rope_theta < 1e12))
@@ -88,27 +89,50 @@ static enum okv_status read_floats(struct loading *l)
 	return OKV_OK;
 }
 
-/* Features that would change results and that we do not have. */
-static enum okv_status refuse_features(struct loading *l)
+/* A count that must be absent or 0, since what it counts would change results. */
+static enum okv_status refuse_count(struct loading *l, const char *key, const char *what)
+{
+	uint64_t value;
+	enum okv_status status = okv_gguf_uint(l->gguf, key, UINT32_MAX, &value, l->reason);
+
+	if (status == OKV_ERR_ABSENT)
+		return OKV_OK;
+	if (status == OKV_OK && value != 0)
+		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, key, "%s is not supported", what);
+	return status;
+}
+
+/* Scaling of RoPE: a kind other than "none", or a factor other than 1 (0 is written for none). */
+static enum okv_status refuse_scaling(struct loading *l)
 {
 	static const char *const factors[] = {"llama.rope.scaling.factor", "llama.rope.scale_linear"};
 	struct okv_bytes scaling;
-	uint64_t experts;
 	double factor;
+	enum okv_status status = okv_gguf_string(l->gguf, "llama.rope.scaling.type", &scaling, l->reason);
 
-	if (okv_gguf_string(l->gguf, "llama.rope.scaling.type", &scaling, NULL) == OKV_OK &&
-	    (scaling.size != 4 || memcmp(scaling.data, "none", 4) != 0))
+	if (status == OKV_OK && (scaling.size != 4 || memcmp(scaling.data, "none", 4) != 0))
 		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "llama.rope.scaling.type",
-				  "RoPE scaling \"%.*s\" is not supported",
-				  (int)(scaling.size < 40 ? scaling.size : 40), (const char *)scaling.data);
-	for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
-		if (okv_gguf_float(l->gguf, factors[i], &factor, NULL) == OKV_OK && factor != 1 && factor != 0)
-			return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "llama.rope.scaling.factor",
+				  "RoPE scaling \"%s\" is not supported", okv__show(scaling).text);
+	for (size_t i = 0; i < sizeof factors / sizeof *factors && (status == OKV_OK || status == OKV_ERR_ABSENT);
+	     i++) {
+		status = okv_gguf_float(l->gguf, factors[i], &factor, l->reason);
+		if (status == OKV_OK && factor != 1 && factor != 0)
+			return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, factors[i],
 					  "RoPE scaling by %g is not supported", factor);
-	if (okv_gguf_uint(l->gguf, "llama.expert_count", UINT32_MAX, &experts, NULL) == OKV_OK && experts != 0)
-		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "llama.expert_count",
-				  "a mixture of experts is not supported");
-	return OKV_OK;
+	}
+	return status == OKV_ERR_ABSENT ? OKV_OK : status;
+}
+
+/* Features that would change results and that we do not have; a key that says so in a way we cannot read counts too. */
+static enum okv_status refuse_features(struct loading *l)
+{
+	enum okv_status status = refuse_scaling(l);
+
+	if (status == OKV_OK)
+		status = refuse_count(l, "llama.expert_count", "a mixture of experts");
+	if (status == OKV_OK)
+		status = refuse_count(l, "llama.attention.sliding_window", "attention over a sliding window");
+	return status;
 }
 
 static enum okv_status check_shape(struct loading *l)
@@ -152,9 +176,7 @@ static enum okv_status read_shape(struct loading *l)
 						: status;
 	if (architecture.size != 5 || memcmp(architecture.data, "llama", 5) != 0)
 		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "general.architecture",
-				  "architecture \"%.*s\" is not supported, only \"llama\"",
-				  (int)(architecture.size < 40 ? architecture.size : 40),
-				  (const char *)architecture.data);
+				  "architecture \"%s\" is not supported, only \"llama\"", okv__show(architecture).text);
 
 	if ((status = read_number(l, "llama.block_count", LAYERS_MAX, &shape->layers)) != OKV_OK ||
 	    (status = read_number(l, "llama.context_length", CONTEXT_MAX, &shape->context)) != OKV_OK ||
@@ -292,6 +314,19 @@ static enum okv_status load_layer(struct loading *l, uint32_t i)
 	return load_matrix(l, name_in(n, i, "ffn_down"), shape->ffn, width, groups, &layer->down);
 }
 
+/* The embedding has a row for each token; without a vocabulary in the file nobody says how many there are. */
+static enum okv_status check_vocabulary(struct loading *l)
+{
+	struct okv_gguf_array tokens;
+	enum okv_status status = okv_gguf_array(l->gguf, "tokenizer.ggml.tokens", OKV_GGUF_STRING, &tokens, l->reason);
+
+	if (status == OKV_OK && tokens.count != l->model->shape.vocabulary)
+		return okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
+				  "token_embd.weight has rows for %u tokens where tokenizer.ggml.tokens has %llu",
+				  l->model->shape.vocabulary, (unsigned long long)tokens.count);
+	return status == OKV_ERR_ABSENT ? OKV_OK : status;
+}
+
 static enum okv_status load_tensors(struct loading *l)
 {
 	struct okv_model *model = l->model;
@@ -304,6 +339,8 @@ static enum okv_status load_tensors(struct loading *l)
 	if (status != OKV_OK)
 		return status;
 	shape->vocabulary = model->embedding.outputs;
+	if ((status = check_vocabulary(l)) != OKV_OK)
+		return status;
 	for (uint32_t i = 0; i < shape->layers; i++)
 		if ((status = load_layer(l, i)) != OKV_OK)
 			return status;
@@ -348,8 +385,8 @@ static enum okv_status refuse_other_tensors(struct loading *l)
 		struct okv_bytes name = okv_gguf_tensor_at(l->gguf, i)->name;
 
 		if (!is_known(l->model, name))
-			return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "tensor", "tensor %.*s is not supported",
-					  (int)(name.size < 64 ? name.size : 64), (const char *)name.data);
+			return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "tensor", "tensor %s is not supported",
+					  okv__show(name).text);
 	}
 	return OKV_OK;
 }

@@ -3,6 +3,7 @@
  * several sequences, random chunks, page sizes, page orders, thread counts, kernels and both KV dtypes. Then what the
  * loader refuses.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -343,11 +344,22 @@ struct hand_made {
 	const char *number_key; /* replaces the number of this key, or adds it */
 	uint32_t number, ffn_extent;
 	bool norm_is_f16;
+	const char *skip_key;
+	const char *raw_key; /* added as it is, instead of a pair of that name */
+	enum okv_gguf_type raw_type;
+	const void *raw;
+	size_t raw_size;
 };
+
+static bool is_left_out(const struct hand_made *h, const char *key)
+{
+	return (h->skip_key && !strcmp(h->skip_key, key)) || (h->raw_key && !strcmp(h->raw_key, key));
+}
 
 static void add_number(struct gguf_builder *b, const struct hand_made *h, const char *key, uint32_t value)
 {
-	gguf_add_u32(b, key, h->number_key && !strcmp(h->number_key, key) ? h->number : value);
+	if (!is_left_out(h, key))
+		gguf_add_u32(b, key, h->number_key && !strcmp(h->number_key, key) ? h->number : value);
 }
 
 static void add_matrix(struct gguf_builder *b, const struct hand_made *h, const char *name, uint64_t inputs,
@@ -373,7 +385,8 @@ static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
 	struct okv_gguf *gguf;
 	uint64_t ffn = h->ffn_extent ? h->ffn_extent : 64;
 
-	gguf_add_string(&b, "general.architecture", h->architecture ? h->architecture : "llama");
+	if (!is_left_out(h, "general.architecture"))
+		gguf_add_string(&b, "general.architecture", h->architecture ? h->architecture : "llama");
 	add_number(&b, h, "llama.block_count", 1);
 	add_number(&b, h, "llama.context_length", 64);
 	add_number(&b, h, "llama.embedding_length", 32);
@@ -385,7 +398,10 @@ static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
 		gguf_add_u32(&b, h->number_key, h->number);
 	if (h->number_key && !strcmp(h->number_key, "llama.attention.value_length"))
 		gguf_add_u32(&b, h->number_key, h->number);
-	gguf_add_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	if (!is_left_out(h, "llama.attention.layer_norm_rms_epsilon"))
+		gguf_add_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	if (h->raw_key)
+		gguf_add_raw(&b, h->raw_key, h->raw_type, h->raw, h->raw_size);
 	if (h->scaling)
 		gguf_add_string(&b, "llama.rope.scaling.type", h->scaling);
 	add_matrix(&b, h, "token_embd.weight", 32, 40, false);
@@ -407,6 +423,19 @@ static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
 	gguf_builder_done(&b);
 	okv_buf_done(&file);
 	return gguf;
+}
+
+static void check_load(size_t i, const struct hand_made *change, enum okv_status expected, const char *word)
+{
+	struct okv_gguf *gguf = hand_made_gguf(change);
+	struct okv_reason reason = {0};
+	struct okv_model *model = NULL;
+	enum okv_status status = okv_model_create(gguf, &model, &reason);
+
+	if (status != expected || !strstr(reason.text, word))
+		fail_msg("case %zu: %s (%s), without \"%s\"", i, okv_status_name(status), reason.text, word);
+	okv_model_destroy(model);
+	okv_gguf_close(gguf);
 }
 
 static void the_loader_names_what_it_refuses(void **state)
@@ -436,20 +465,77 @@ static void the_loader_names_what_it_refuses(void **state)
 		{{.number_key = "llama.rope.dimension_count", .number = 18}, OKV_ERR_INVALID, "18 of 16"},
 		{{.number_key = "llama.expert_count", .number = 8}, OKV_ERR_UNSUPPORTED, "experts"},
 		{{.number_key = "llama.context_length", .number = 1u << 30}, OKV_ERR_INVALID, "context_length"},
+		{{.number_key = "llama.context_length", .number = 0}, OKV_ERR_INVALID, "context_length is 0"},
+		{{.number_key = "llama.attention.head_count", .number = 64}, OKV_ERR_UNSUPPORTED, "keys of 0"},
+		{{.number_key = "llama.attention.value_length", .number = 0}, OKV_ERR_INVALID, "value_length is 0"},
+		{{.architecture = "lla\033[2Jma"}, OKV_ERR_UNSUPPORTED, "lla?[2Jma"},
+		{{.scaling = "yarn\n"}, OKV_ERR_UNSUPPORTED, "yarn?"},
+		{{.extra_tensor = "blk.0.\033x"}, OKV_ERR_UNSUPPORTED, "blk.0.?x"},
 	};
 
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		struct okv_gguf *gguf = hand_made_gguf(&bad[i].change);
-		struct okv_reason reason = {0};
-		struct okv_model *model = NULL;
-		enum okv_status status = okv_model_create(gguf, &model, &reason);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		check_load(i, &bad[i].change, bad[i].status, bad[i].word);
+}
 
-		if (status != bad[i].status || !strstr(reason.text, bad[i].word))
-			fail_msg("case %zu: %s (%s), without \"%s\"", i, okv_status_name(status), reason.text,
-				 bad[i].word);
-		okv_model_destroy(model);
-		okv_gguf_close(gguf);
-	}
+static void absent_metadata_is_refused_by_name(void **state)
+{
+	(void)state;
+	static const char *const needed[] = {"general.architecture",
+					     "llama.block_count",
+					     "llama.context_length",
+					     "llama.embedding_length",
+					     "llama.feed_forward_length",
+					     "llama.attention.head_count",
+					     "llama.attention.layer_norm_rms_epsilon"};
+	static const char *const words[] = {"architecture",	     "block_count",	    "context_length",
+					    "embedding_length",	     "feed_forward_length", "head_count",
+					    "layer_norm_rms_epsilon"};
+
+	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+		check_load(i, &(struct hand_made){.skip_key = needed[i]}, OKV_ERR_INVALID, words[i]);
+}
+
+/* A key of the wrong type must not read as an absent one. */
+static void metadata_that_cannot_be_read_is_refused_by_name(void **state)
+{
+	(void)state;
+	static const char text[] = "\4\0\0\0\0\0\0\0none", tokens[] = "\10\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0a";
+	static const float nan_bits = NAN, two = 2, tiny = 1e-44f;
+	static const double less_than_a_float = 1e-50;
+	static const uint32_t window = 32;
+	static const struct {
+		struct hand_made change;
+		enum okv_status status;
+		const char *word;
+	} bad[] = {
+#define RAW(key, type, value, size) .raw_key = (key), .raw_type = (type), .raw = (value), .raw_size = (size)
+		{{RAW("llama.rope.scaling.type", OKV_GGUF_U32, &window, 4)}, OKV_ERR_INVALID, "rope.scaling.type"},
+		{{RAW("llama.rope.scaling.factor", OKV_GGUF_F32, &nan_bits, 4)}, OKV_ERR_INVALID, "scaling.factor"},
+		{{RAW("llama.rope.scaling.factor", OKV_GGUF_F32, &two, 4)}, OKV_ERR_UNSUPPORTED, "scaling by 2"},
+		{{RAW("llama.rope.scale_linear", OKV_GGUF_U32, &window, 4)}, OKV_ERR_INVALID, "scale_linear"},
+		{{RAW("llama.expert_count", OKV_GGUF_F32, &two, 4)}, OKV_ERR_INVALID, "expert_count"},
+		{{RAW("llama.attention.sliding_window", OKV_GGUF_U32, &window, 4)}, OKV_ERR_UNSUPPORTED, "sliding"},
+		{{RAW("llama.block_count", OKV_GGUF_STRING, text, 12)}, OKV_ERR_INVALID, "block_count"},
+		{{RAW("llama.attention.key_length", OKV_GGUF_STRING, text, 12)}, OKV_ERR_INVALID, "key_length"},
+		{{RAW("llama.rope.freq_base", OKV_GGUF_F32, &nan_bits, 4)}, OKV_ERR_INVALID, "freq_base"},
+		{{RAW("llama.rope.freq_base", OKV_GGUF_F32, &tiny, 4)}, OKV_ERR_INVALID, "RoPE base"},
+		{{RAW("llama.attention.layer_norm_rms_epsilon", OKV_GGUF_F32, &nan_bits, 4)},
+		 OKV_ERR_INVALID,
+		 "epsilon"},
+		{{RAW("llama.attention.layer_norm_rms_epsilon", OKV_GGUF_F32, &two, 4)},
+		 OKV_ERR_INVALID,
+		 "epsilon of 2"},
+		{{RAW("llama.attention.layer_norm_rms_epsilon", OKV_GGUF_F64, &less_than_a_float, 8)},
+		 OKV_ERR_INVALID,
+		 "epsilon of 1e-50"},
+		{{RAW("llama.attention.layer_norm_rms_epsilon", OKV_GGUF_F32, &tiny, 4)}, OKV_OK, ""},
+		/* One token, where the embedding has 40 rows. */
+		{{RAW("tokenizer.ggml.tokens", OKV_GGUF_ARRAY, tokens, 21)}, OKV_ERR_INVALID, "rows for 40 tokens"},
+#undef RAW
+	};
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		check_load(i, &bad[i].change, bad[i].status, bad[i].word);
 }
 
 int main(void)
@@ -460,6 +546,8 @@ int main(void)
 		cmocka_unit_test(weights_digest_depends_on_weights_only),
 		cmocka_unit_test(graph_options_out_of_range_are_refused_by_name),
 		cmocka_unit_test(the_loader_names_what_it_refuses),
+		cmocka_unit_test(absent_metadata_is_refused_by_name),
+		cmocka_unit_test(metadata_that_cannot_be_read_is_refused_by_name),
 	};
 	return cmocka_run_group_tests_name("model_graph", tests, NULL, NULL);
 }
