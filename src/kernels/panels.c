@@ -37,14 +37,27 @@ static uint16_t read_u16(const uint8_t *at)
 	return value;
 }
 
+/* The low nibbles of eight bytes as one word, the first byte's lowest. */
+static uint32_t nibbles_of(uint64_t bytes)
+{
+	bytes &= 0x0f0f0f0f0f0f0f0f;
+	bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ff;
+	bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffff;
+	return (uint32_t)(bytes | bytes >> 16);
+}
+
 /* GGUF: byte j holds input j in its low nibble and input j + 16 in its high one. */
 static void pack_nibbles(const uint8_t *nibbles, uint32_t lane, uint8_t *values)
 {
-	for (uint32_t k = 0; k < OKV_BLOCK; k++) {
-		uint8_t q = k < 16 ? nibbles[k] & 15 : nibbles[k - 16] >> 4;
-		uint8_t *at = values + (size_t)(k / 8) * OKV_PANEL * 4 + lane * 4 + k % 8 / 2;
+	for (uint32_t half = 0; half < 2; half++) {
+		uint64_t bytes;
+		uint32_t low, high;
 
-		*at = (uint8_t)(k % 2 ? *at | q << 4 : q);
+		memcpy(&bytes, nibbles + (size_t)half * 8, sizeof bytes);
+		low = nibbles_of(bytes);
+		high = nibbles_of(bytes >> 4);
+		memcpy(values + ((size_t)half * OKV_PANEL + lane) * sizeof low, &low, sizeof low);
+		memcpy(values + ((half + 2ul) * OKV_PANEL + lane) * sizeof high, &high, sizeof high);
 	}
 }
 

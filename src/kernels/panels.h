@@ -3,9 +3,11 @@
  *
  *     F32    float v[32][16]
  *     F16    f16 v[32][16]
- *     Q4_0   f16 d[16]             u32 q[4][16]    dword (g, o) holds inputs 8g .. 8g+7 of output o, lowest nibble
- * first Q4_1   f16 d[16], f16 m[16]  u32 q[4][16] Q8_0   f16 d[16]             s8 q[32][16]
+ *     Q4_0   f16 d[16]             u32 q[4][16]
+ *     Q4_1   f16 d[16], f16 m[16]  u32 q[4][16]
+ *     Q8_0   f16 d[16]             s8 q[32][16]
  *
+ * Word q[g][o] holds inputs 8g .. 8g+7 of output o, the first in the lowest nibble.
  * Outputs that fill up the last panel have zero scales and values.
  */
 #ifndef OKV_KERNELS_PANELS_H
