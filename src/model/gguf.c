@@ -335,3 +335,20 @@ const struct okv_gguf_tensor *okv_gguf_tensor_find(const struct okv_gguf *gguf, 
 	}
 	return NULL;
 }
+
+void okv_gguf_tensor_release(struct okv_gguf *gguf, const struct okv_gguf_tensor *tensor, uint64_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), index = (size_t)(tensor - gguf->tensor);
+
+	OKV_ASSERT(index < gguf->tensor_count && tensor->data && size <= tensor->size);
+	size_t from = (size_t)(tensor->data - gguf->bytes), to = from + size;
+	uintptr_t base = (uintptr_t)gguf->bytes;
+
+	from = (base + from + page - 1) / page * page - base;
+	to = (base + to) / page * page;
+	to = to > base ? to - base : 0;
+	if (from < to)
+		(void)madvise(gguf->bytes + from, to - from, MADV_DONTNEED); /* a refusal only costs memory */
+	if (size == tensor->size)
+		gguf->tensor[index].data = NULL;
+}

@@ -1,7 +1,9 @@
 /*
  * Loading: the model's numbers, then every tensor by its expected name and shape, packed into one block of memory. Two
  * passes over the same list of tensors: the first checks and adds up sizes, the second packs. A tensor that the list
- * does not name is refused, since a bias or an expert that we left out would change every result.
+ * does not name is refused, since a bias or an expert that we left out would change every result. Between the passes
+ * the raw bytes are digested, for the second gives each tensor's memory back as it packs it: the model is in memory
+ * once, and not twice.
  */
 #include "weights.h"
 
@@ -23,11 +25,12 @@ enum {
 	ROPE_FLOATS_MAX = 1 << 26, /* 256 MiB of table */
 	ALIGNMENT = 64,
 	HUGE_PAGE = 2 << 20,
+	PACKED_AT_ONCE = HUGE_PAGE, /* bytes of the file that are packed between two releases */
 };
 
 /* One load in progress. */
 struct loading {
-	const struct okv_gguf *gguf;
+	struct okv_gguf *gguf;
 	struct okv_model *model;
 	struct okv_reason *reason;
 	bool packs;	/* second pass */
@@ -231,6 +234,7 @@ static const struct okv_gguf_tensor *find(struct loading *l, const char *name, u
 		*ret_status = okv_refuse(l->reason, OKV_ERR_INVALID, "tensor", "the model file has no tensor %s", name);
 		return NULL;
 	}
+	OKV_ASSERT(tensor->data); /* else a model was made of this file already */
 	if (tensor->dimensions > 2 || tensor->extent[0] != inputs || tensor->extent[1] > VOCABULARY_MAX ||
 	    (outputs && tensor->extent[1] != outputs)) {
 		*ret_status = okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
@@ -251,6 +255,23 @@ static uint8_t *lay_out(struct loading *l, size_t size)
 	return at;
 }
 
+/* Packs whole panels, a stretch at a time, and gives the file's memory back behind them. */
+static void pack(struct loading *l, const struct okv_panels *panels, const struct okv_gguf_tensor *tensor)
+{
+	size_t row_bytes = okv_weight_row_bytes(panels->type, panels->inputs);
+	uint32_t rows = (uint32_t)(PACKED_AT_ONCE / (OKV_PANEL * row_bytes) + 1) * OKV_PANEL;
+
+	for (uint32_t done = 0, count; done < panels->outputs; done += count) {
+		struct okv_panels part = *panels;
+
+		count = panels->outputs - done < rows ? panels->outputs - done : rows;
+		part.outputs = count;
+		part.bytes += done * row_bytes;
+		okv_panels_pack(&part, tensor->data + done * row_bytes);
+		okv_gguf_tensor_release(l->gguf, tensor, (done + count) * row_bytes);
+	}
+}
+
 static enum okv_status load_matrix(struct loading *l, const char *name, uint32_t inputs, uint32_t outputs,
 				   uint32_t groups, struct okv_panels *ret_panels)
 {
@@ -265,7 +286,7 @@ static enum okv_status load_matrix(struct loading *l, const char *name, uint32_t
 	ret_panels->groups = groups < inputs / OKV_BLOCK ? groups : inputs / OKV_BLOCK;
 	ret_panels->bytes = lay_out(l, okv_panels_bytes(ret_panels->type, ret_panels->outputs, inputs));
 	if (l->packs)
-		okv_panels_pack(ret_panels, tensor->data);
+		pack(l, ret_panels, tensor);
 	return OKV_OK;
 }
 
@@ -282,8 +303,10 @@ static enum okv_status load_norm(struct loading *l, const char *name, const floa
 		return okv_refuse(l->reason, OKV_ERR_UNSUPPORTED, "tensor", "tensor %s is not F32", name);
 	to = lay_out(l, width * sizeof(float));
 	*ret_norm = (const float *)(const void *)to;
-	if (l->packs)
+	if (l->packs) {
 		memcpy(to, tensor->data, width * sizeof(float));
+		okv_gguf_tensor_release(l->gguf, tensor, tensor->size);
+	}
 	return OKV_OK;
 }
 
@@ -472,14 +495,14 @@ static enum okv_status load(struct loading *l)
 	if ((status = load_tensors(l)) != OKV_OK || (status = refuse_other_tensors(l)) != OKV_OK ||
 	    (status = allocate(l)) != OKV_OK)
 		return status;
-	l->packs = true;
-	if ((status = load_tensors(l)) != OKV_OK)
+	if ((status = digest(l)) != OKV_OK)
 		return status;
+	l->packs = true;
 	okv_rope_table(shape->rope_theta, shape->rope_dims, shape->head_dim, shape->context, l->model->rope);
-	return digest(l);
+	return load_tensors(l);
 }
 
-enum okv_status okv_model_create(const struct okv_gguf *gguf, struct okv_model **ret_model, struct okv_reason *reason)
+enum okv_status okv_model_create(struct okv_gguf *gguf, struct okv_model **ret_model, struct okv_reason *reason)
 {
 	struct loading l = {.gguf = gguf, .reason = reason, .model = calloc(1, sizeof *l.model)};
 	enum okv_status status;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -572,6 +573,48 @@ static void nan_and_infinite_scales_are_refused_in_every_type(void **state)
 	assert_false(refuses_value(OKV_TENSOR_Q4_1, 6, 0xffff));
 }
 
+static bool is_resident(const uint8_t *at)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	unsigned char resident;
+
+	assert_int_equal(mincore((void *)((uintptr_t)at / page * page), 1, &resident), 0);
+	return resident & 1;
+}
+
+static void a_released_tensor_is_out_of_memory_and_its_neighbours_are_whole(void **state)
+{
+	(void)state;
+	enum { VALUES = 50000, BYTES = VALUES * 4 };
+	static float values[VALUES];
+	struct gguf_builder builder = {0};
+	struct okv_gguf *gguf;
+	uint64_t extent = VALUES;
+
+	for (int i = 0; i < VALUES; i++)
+		values[i] = (float)(i + 1);
+	gguf_add_tensor(&builder, "a", OKV_TENSOR_F32, 1, &extent, values, BYTES);
+	gguf_add_tensor(&builder, "b", OKV_TENSOR_F32, 1, &extent, values, BYTES);
+	gguf_add_tensor(&builder, "c", OKV_TENSOR_F32, 1, &extent, values, BYTES);
+	assert_int_equal(parse(&builder, &gguf, NULL), OKV_OK);
+	const struct okv_gguf_tensor *b = okv_gguf_tensor_find(gguf, "b");
+	const uint8_t *middle = b->data + BYTES / 2;
+
+	okv_gguf_tensor_release(gguf, b, 0);
+	okv_gguf_tensor_release(gguf, b, 40);
+	assert_memory_equal(b->data, values, BYTES);
+	okv_gguf_tensor_release(gguf, b, BYTES / 2);
+	assert_memory_equal(middle, values + VALUES / 2, BYTES / 2);
+	assert_false(is_resident(b->data + BYTES / 4));
+	okv_gguf_tensor_release(gguf, b, BYTES);
+	assert_null(b->data);
+	assert_false(is_resident(middle + BYTES / 4));
+	assert_memory_equal(okv_gguf_tensor_find(gguf, "a")->data, values, BYTES);
+	assert_memory_equal(okv_gguf_tensor_find(gguf, "c")->data, values, BYTES);
+	okv_gguf_close(gguf);
+	gguf_builder_done(&builder);
+}
+
 static void assert_open_refused(const char *path, enum okv_status status, const char *words)
 {
 	struct okv_gguf *gguf = NULL;
@@ -671,6 +714,7 @@ int main(void)
 		cmocka_unit_test(tensor_types_we_do_not_read_are_refused_by_name),
 		cmocka_unit_test(offsets_must_be_aligned_inside_the_file_and_apart),
 		cmocka_unit_test(nan_and_infinite_scales_are_refused_in_every_type),
+		cmocka_unit_test(a_released_tensor_is_out_of_memory_and_its_neighbours_are_whole),
 		cmocka_unit_test(files_are_opened_and_refusals_name_the_path),
 		cmocka_unit_test(tiny_models_of_every_type_are_read_and_repeat),
 	};

@@ -36,7 +36,6 @@ enum { SEQUENCES = 3, TOKENS_MAX = 300, ROWS_MAX = 70, PAGES_MAX = 40 };
 static const uint32_t lengths[SEQUENCES] = {41, TOKENS_MAX, 9};
 
 struct fixture {
-	struct okv_gguf *gguf;
 	struct okv_model *model;
 	uint32_t vocabulary;
 	uint32_t tokens[SEQUENCES][TOKENS_MAX];
@@ -57,17 +56,27 @@ static struct okv_gguf *tiny_gguf(const struct tiny_model_options *options)
 	return gguf;
 }
 
+/* The model of a file, which is closed. */
+static struct okv_model *model_of(struct okv_gguf *gguf)
+{
+	struct okv_reason reason = {0};
+	struct okv_model *model;
+
+	if (okv_model_create(gguf, &model, &reason) != OKV_OK)
+		fail_msg("%s", reason.text);
+	okv_gguf_close(gguf);
+	return model;
+}
+
 static void fixture_open(struct fixture *f, const struct tiny_model_options *options, enum okv_kv_dtype dtype,
 			 struct okv_rng *rng)
 {
-	struct okv_reason reason = {0};
+	struct okv_gguf *gguf = tiny_gguf(options); /* of the oracle's own: the model takes its tensors */
 	struct oracle *oracle;
 
-	f->gguf = tiny_gguf(options);
-	if (okv_model_create(f->gguf, &f->model, &reason) != OKV_OK)
-		fail_msg("%s", reason.text);
+	f->model = model_of(tiny_gguf(options));
 	f->vocabulary = okv_model_shape(f->model)->vocabulary;
-	oracle = oracle_create(f->gguf, okv_model_shape(f->model), dtype);
+	oracle = oracle_create(gguf, okv_model_shape(f->model), dtype);
 	for (int s = 0; s < SEQUENCES; s++) {
 		f->expected[s] = calloc((size_t)lengths[s] * f->vocabulary, sizeof(float));
 		assert_non_null(f->expected[s]);
@@ -78,6 +87,7 @@ static void fixture_open(struct fixture *f, const struct tiny_model_options *opt
 		}
 	}
 	oracle_destroy(oracle);
+	okv_gguf_close(gguf);
 }
 
 static void fixture_close(struct fixture *f)
@@ -85,7 +95,6 @@ static void fixture_close(struct fixture *f)
 	for (int s = 0; s < SEQUENCES; s++)
 		free(f->expected[s]);
 	okv_model_destroy(f->model);
-	okv_gguf_close(f->gguf);
 }
 
 static void *take(size_t size)
@@ -269,7 +278,7 @@ static void another_dtype_or_model_has_other_bits(void **state)
 
 		options.seed = i == 2 ? 2 : 1;
 		gguf = tiny_gguf(&options);
-		assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+		model = model_of(tiny_gguf(&options));
 		logits[i] = calloc(okv_model_shape(model)->vocabulary, sizeof(float));
 		oracle = oracle_create(gguf, okv_model_shape(model), i == 1 ? OKV_KV_F32 : OKV_KV_F16);
 		for (uint32_t token = 0; token < 4; token++)
@@ -304,6 +313,23 @@ static void weights_digest_depends_on_weights_only(void **state)
 	}
 	assert_true(okv_hash_equal(&digest[0], &digest[1]));
 	assert_false(okv_hash_equal(&digest[0], &digest[2]));
+}
+
+static void loading_takes_the_tensors_and_leaves_the_metadata(void **state)
+{
+	(void)state;
+	struct tiny_model_options options = tiny_model_default(OKV_TENSOR_Q4_0);
+	struct okv_gguf *gguf = tiny_gguf(&options);
+	struct okv_gguf_array tokens;
+	struct okv_model *model;
+
+	assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+	for (size_t i = 0; i < okv_gguf_tensor_count(gguf); i++)
+		assert_null(okv_gguf_tensor_at(gguf, i)->data);
+	assert_int_equal(okv_gguf_array(gguf, "tokenizer.ggml.tokens", OKV_GGUF_STRING, &tokens, NULL), OKV_OK);
+	assert_memory_equal(tokens.strings[0].data, "<|endoftext|>", 13);
+	okv_model_destroy(model);
+	okv_gguf_close(gguf);
 }
 
 static void graph_options_out_of_range_are_refused_by_name(void **state)
@@ -544,6 +570,7 @@ int main(void)
 		cmocka_unit_test(every_schedule_gives_the_oracles_bits),
 		cmocka_unit_test(another_dtype_or_model_has_other_bits),
 		cmocka_unit_test(weights_digest_depends_on_weights_only),
+		cmocka_unit_test(loading_takes_the_tensors_and_leaves_the_metadata),
 		cmocka_unit_test(graph_options_out_of_range_are_refused_by_name),
 		cmocka_unit_test(the_loader_names_what_it_refuses),
 		cmocka_unit_test(absent_metadata_is_refused_by_name),

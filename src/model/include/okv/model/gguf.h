@@ -2,9 +2,10 @@
  * GGUF: the model file, read into memory of our own and checked before anything is believed.
  *
  * okv_gguf_open() reads the whole file into a private copy (a mapped file could be truncated under us), checks every
- * rule of the loader (docs/formats/gguf.md) and gives an immutable object that any thread may read. Keys, strings and
- * tensor bytes point into that copy and live as long as it does. Strings are bytes: they are not NUL-terminated and
- * need not be valid UTF-8.
+ * rule of the loader (docs/formats/gguf.md) and gives an object that any thread may read. Keys, strings and tensor
+ * bytes point into that copy and live as long as it does, but for tensors that their one reader gives back early, so
+ * that a model is not in memory twice while it loads. Strings are bytes: they are not NUL-terminated and need not be
+ * valid UTF-8.
  *
  * Versions 2 and 3; all metadata types (nested arrays are refused); tensor types F32, F16, Q4_0, Q4_1, Q8_0. Anything
  * else is refused by name. Source: the GGUF specification of the ggml project.
@@ -97,5 +98,11 @@ size_t okv_gguf_tensor_count(const struct okv_gguf *gguf);
 const struct okv_gguf_tensor *okv_gguf_tensor_at(const struct okv_gguf *gguf, size_t index);
 /* NULL if there is none of that name. */
 const struct okv_gguf_tensor *okv_gguf_tensor_find(const struct okv_gguf *gguf, const char *name);
+
+/*
+ * Gives the memory of a tensor's first `size` bytes back to the system, as far as whole pages go, for a loader that has
+ * them elsewhere. Nobody may read them again: once all are given, `tensor->data` is NULL.
+ */
+void okv_gguf_tensor_release(struct okv_gguf *gguf, const struct okv_gguf_tensor *tensor, uint64_t size);
 
 #endif

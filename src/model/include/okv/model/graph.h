@@ -67,9 +67,12 @@ struct okv_graph_options {
 	const struct okv_kernels *kernels; /* NULL: the fastest that this processor has; all give the same bits */
 };
 
-/* Loads the model's weights, repacked; digests them. The okv_gguf may be closed afterwards. */
+/*
+ * Loads the model's weights, repacked; digests them. On success the tensors have been given back as they were packed
+ * (okv_gguf_tensor_release); the metadata is still there, and the okv_gguf may be closed.
+ */
 struct okv_gguf;
-OKV_MUST_CHECK enum okv_status okv_model_create(const struct okv_gguf *gguf, struct okv_model **ret_model,
+OKV_MUST_CHECK enum okv_status okv_model_create(struct okv_gguf *gguf, struct okv_model **ret_model,
 						struct okv_reason *reason);
 void okv_model_destroy(struct okv_model *model);
 const struct okv_model_shape *okv_model_shape(const struct okv_model *model);
