@@ -6,14 +6,24 @@
 #include "okv/base/rng.h"
 #include "okv/kernels/kernels.h"
 
-enum { ROWS = 3, INPUTS = 128, OUTPUTS = 32, DIM = 64, PAGE = 16, PAGES = 18, GROUP = 2, FLOATS_MAX = 4096 };
+enum {
+	ROWS = 3,
+	ROWS_MANY = 8,
+	INPUTS = 128,
+	OUTPUTS = 32,
+	DIM = 64,
+	PAGE = 16,
+	PAGES = 18,
+	GROUP = 2,
+	FLOATS_MAX = 4096
+};
 
 /* Everything the test works on; the inputs come from okv_mix64 counters, so that no library can change them. */
 struct bench {
 	_Alignas(64) uint8_t rows[OUTPUTS * INPUTS * 4], packed[OUTPUTS * INPUTS * 4];
-	_Alignas(64) float x[ROWS * INPUTS], sums[ROWS * INPUTS / OKV_BLOCK];
+	_Alignas(64) float x[ROWS_MANY * INPUTS], sums[ROWS_MANY * INPUTS / OKV_BLOCK];
 	_Alignas(64) float out[FLOATS_MAX], scratch[32768];
-	_Alignas(64) uint16_t values[PAGES][PAGE * DIM], rotated[PAGES][PAGE * DIM];
+	_Alignas(64) uint8_t values[PAGES][PAGE * DIM * 4], rotated[PAGES][PAGE * DIM * 4]; /* f16, or f32 */
 };
 
 static float unit(uint64_t counter)
@@ -49,15 +59,31 @@ static void fill_rows(struct bench *b, enum okv_weight_type type)
 	}
 }
 
-static uint64_t linear_hash(const struct okv_kernels *kernels, struct bench *b, enum okv_weight_type type)
+static void run_linear(const struct okv_kernels *kernels, struct bench *b, enum okv_weight_type type, uint32_t rows,
+		       float *ret_out)
 {
 	struct okv_panels w = {.type = type, .outputs = OUTPUTS, .inputs = INPUTS, .groups = 2, .bytes = b->packed};
-	struct okv_activations x = {.x = b->x, .sums = b->sums, .rows = ROWS, .row_stride = ROWS};
+	struct okv_activations x = {.x = b->x, .sums = b->sums, .rows = rows, .row_stride = rows};
 
 	fill_rows(b, type);
 	okv_panels_pack(&w, b->rows);
-	kernels->linear(&w, 0, OUTPUTS / OKV_PANEL, &x, b->out, b->scratch);
+	kernels->linear(&w, 0, OUTPUTS / OKV_PANEL, &x, ret_out, b->scratch);
+}
+
+static uint64_t linear_hash(const struct okv_kernels *kernels, struct bench *b, enum okv_weight_type type)
+{
+	run_linear(kernels, b, type, ROWS, b->out);
 	return hash_of(b->out, sizeof(float) * ROWS * OUTPUTS);
+}
+
+/* Many rows take other code than few: every type, one hash. */
+static uint64_t many_rows_hash(const struct okv_kernels *kernels, struct bench *b)
+{
+	enum { RESULTS = ROWS_MANY * OUTPUTS };
+
+	for (unsigned type = 0; type <= OKV_WEIGHT_Q8_0; type++)
+		run_linear(kernels, b, (enum okv_weight_type)type, ROWS_MANY, b->out + (size_t)type * RESULTS);
+	return hash_of(b->out, sizeof(float) * RESULTS * (OKV_WEIGHT_Q8_0 + 1));
 }
 
 static uint64_t exponential_hash(const struct okv_kernels *kernels, struct bench *b)
@@ -82,10 +108,37 @@ static uint64_t rope_hash(struct bench *b)
 	return hash_of(b->out, sizeof b->out);
 }
 
-static uint64_t attention_hash(const struct okv_kernels *kernels, struct bench *b)
+/* q as the graph rotates it, and what a page holds: rounded to f16 and widened again. */
+static uint64_t rotation_hash(const struct okv_kernels *kernels, struct bench *b)
+{
+	float *x = b->out, *table = b->scratch;
+
+	okv_rope_table(1e4, DIM, DIM, ROWS_MANY * INPUTS / DIM, table);
+	memcpy(x, b->x, sizeof b->x);
+	kernels->rope(x, table, ROWS_MANY * INPUTS);
+	kernels->narrow(x, ROWS_MANY * INPUTS, (uint16_t *)(void *)b->values);
+	kernels->widen((const uint16_t *)(const void *)b->values, ROWS_MANY * INPUTS, x + ROWS_MANY * INPUTS);
+	return hash_of(x, sizeof(float) * 2 * ROWS_MANY * INPUTS);
+}
+
+static void fill_page(struct bench *b, uint32_t page, bool is_f32)
+{
+	for (uint32_t i = 0; i < PAGE * DIM; i++) {
+		float value = unit(page * PAGE * DIM + i) * 3;
+		uint16_t half = okv_narrow(value);
+
+		if (is_f32)
+			memcpy(b->values[page] + (size_t)i * 4, &value, 4);
+		else
+			memcpy(b->values[page] + (size_t)i * 2, &half, 2);
+	}
+}
+
+static uint64_t attention_hash(const struct okv_kernels *kernels, struct bench *b, bool is_f32)
 {
 	struct okv_attended_page pages[PAGES];
 	struct okv_attention a = {.pages = pages,
+				  .is_f32 = is_f32,
 				  .page_tokens = PAGE,
 				  .head_dim = DIM,
 				  .group = GROUP,
@@ -101,11 +154,9 @@ static uint64_t attention_hash(const struct okv_kernels *kernels, struct bench *
 
 	okv_rope_table(1e4, DIM, DIM, PAGE, b->out);
 	for (uint32_t p = 0; p < PAGES; p++) {
-		for (uint32_t i = 0; i < PAGE * DIM; i++)
-			b->values[p][i] = okv_narrow(unit(p * PAGE * DIM + i) * 3);
-		kernels->rotate(b->values[p], DIM, false, b->out, DIM, PAGE, PAGE, b->rotated[p]);
-		pages[p] = (struct okv_attended_page){.bytes = (const uint8_t *)b->values[p],
-						      .rotated = (const uint8_t *)b->rotated[p]};
+		fill_page(b, p, is_f32);
+		kernels->rotate(b->values[p], DIM, is_f32, b->out, DIM, PAGE, PAGE, b->rotated[p]);
+		pages[p] = (struct okv_attended_page){.bytes = b->values[p], .rotated = b->rotated[p]};
 	}
 	kernels->attend(&a, &queries, b->scratch);
 	return hash_of(b->out, sizeof(float) * (2 * GROUP * DIM + 2 * GROUP * DIM / OKV_BLOCK));
@@ -116,11 +167,18 @@ static const struct {
 	const char *name;
 	uint64_t hash;
 } expected[] = {
-	{"linear F32", 0x8ac2f37bc332c654},	 {"linear F16", 0xe963277bf04e56e6},
-	{"linear Q4_0", 0xfc2020e2dcd8a281},	 {"linear Q4_1", 0xf9cc33fc5cbabbfa},
-	{"linear Q8_0", 0xec094ccf77cf630d},	 {"exponential", 0x6ab48fd7e8e6c21f},
-	{"norm and swiglu", 0xc0603c7712cb3719}, {"rope table", 0xc6a55442650eed2c},
+	{"linear F32", 0x8ac2f37bc332c654},
+	{"linear F16", 0xe963277bf04e56e6},
+	{"linear Q4_0", 0xfc2020e2dcd8a281},
+	{"linear Q4_1", 0xf9cc33fc5cbabbfa},
+	{"linear Q8_0", 0xec094ccf77cf630d},
+	{"exponential", 0x6ab48fd7e8e6c21f},
+	{"norm and swiglu", 0xc0603c7712cb3719},
+	{"rope table", 0xc6a55442650eed2c},
 	{"attention", 0xc38fa099218c903f},
+	{"linear of many rows", 0xcf90ede03101b8a8},
+	{"rotation and rounding", 0x9f5248061962f207},
+	{"attention over f32", 0x67da90f4260996c4},
 };
 
 enum { LINEAR_CHECKS = OKV_WEIGHT_Q8_0 + 1, CHECKS = sizeof expected / sizeof *expected };
@@ -135,7 +193,13 @@ static uint64_t hash_check(const struct okv_kernels *kernels, struct bench *b, u
 	case LINEAR_CHECKS + 2:
 		return rope_hash(b);
 	case LINEAR_CHECKS + 3:
-		return attention_hash(kernels, b);
+		return attention_hash(kernels, b, false);
+	case LINEAR_CHECKS + 4:
+		return many_rows_hash(kernels, b);
+	case LINEAR_CHECKS + 5:
+		return rotation_hash(kernels, b);
+	case LINEAR_CHECKS + 6:
+		return attention_hash(kernels, b, true);
 	default:
 		return linear_hash(kernels, b, (enum okv_weight_type)check);
 	}
@@ -148,9 +212,9 @@ enum okv_status okv_kernels_self_test(const struct okv_kernels *kernels, struct 
 
 	if (!b)
 		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "", "no memory for the self-test of the kernels");
-	for (size_t i = 0; i < ROWS * INPUTS; i++)
+	for (size_t i = 0; i < ROWS_MANY * INPUTS; i++)
 		b->x[i] = unit(i + 1000);
-	for (size_t i = 0; i < ROWS * INPUTS / OKV_BLOCK; i++)
+	for (size_t i = 0; i < ROWS_MANY * INPUTS / OKV_BLOCK; i++)
 		b->sums[i] = unit(i + 5000);
 	for (unsigned check = 0; check < CHECKS && status == OKV_OK; check++) {
 		uint64_t hash = hash_check(kernels, b, check);

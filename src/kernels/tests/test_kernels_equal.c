@@ -3,6 +3,7 @@
  * that the processor lacks is skipped with a message. One changed bit is the
  * negative control.
  */
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 #include <setjmp.h>
@@ -267,6 +268,42 @@ static void exponential_equals_the_reference_and_is_accurate(void **state)
 	assert_true(worst > 0); /* it is not libm's */
 }
 
+/* Where e^x changes its nature, and the greatest and least arguments there are; then SwiGLU of the same. */
+static void exponential_and_swiglu_equal_the_reference_at_every_edge(void **state)
+{
+	const struct okv_kernels *kernels = variant_of(state), *reference = okv_kernels_named("reference");
+	static const float edges[] = {
+		-87,	 -88,	    88,		89,  0,	   -0.0f, INFINITY, -INFINITY,	   FLT_MAX,	  -FLT_MAX,
+		FLT_MIN, 0x1p-149f, -0x1p-149f, 104, -104, 0.5f,  -0.5f,    0x1.62e43p-2f, -0x1.62e43p-2f};
+	enum { EDGES = sizeof edges / sizeof *edges, COUNT = (3 * EDGES + 31) / 32 * 32 };
+	_Alignas(64) float x[COUNT] = {0}, up[COUNT], expected[COUNT], got[COUNT], sums[2][COUNT / 32];
+	double exact = exp(-87);
+
+	for (size_t i = 0; i < EDGES; i++) {
+		x[3 * i] = nextafterf(edges[i], -INFINITY);
+		x[3 * i + 1] = edges[i];
+		x[3 * i + 2] = nextafterf(edges[i], INFINITY);
+	}
+	reference->exponential(x, COUNT, expected);
+	kernels->exponential(x, COUNT, got);
+	assert_same_bits(got, expected, COUNT);
+	assert_true(expected[0] == 0); /* just below -87 */
+	assert_true(fabs(expected[1] / exact - 1) < 2e-7);
+	assert_true(expected[3 * 2 + 2] == expected[3 * 2 + 1]); /* above 88 */
+	assert_true(expected[3 * 4 + 1] == 1 && expected[3 * 5 + 1] == 1);
+
+	/* The greatest finite gates: SwiGLU of infinity is not specified. */
+	for (size_t i = 0; i < COUNT; i++) {
+		x[i] = isfinite(x[i]) ? x[i] : 88.5f;
+		up[i] = (float)i / 64 - 0.5f;
+	}
+	reference->swiglu(x, up, COUNT, 1, expected, sums[0]);
+	kernels->swiglu(x, up, COUNT, 1, got, sums[1]);
+	assert_same_bits(got, expected, COUNT);
+	for (size_t i = 0; i < COUNT; i++)
+		assert_true(!isnan(got[i]));
+}
+
 static void half_conversions_agree_for_every_half_and_at_every_tie(void **state)
 {
 	const struct okv_kernels *kernels = variant_of(state);
@@ -416,22 +453,101 @@ static void self_test_passes(void **state)
 		fail_msg("%s", reason.text);
 }
 
+/* ---- tables of which one kernel gives one other bit ---- */
+
+static void flip(float *x)
+{
+	*x = nextafterf(*x, 2);
+}
+
 static void forgetful_exponential(const float *x, uint32_t count, float *ret_x)
 {
 	okv_kernels_named("reference")->exponential(x, count, ret_x);
-	ret_x[count / 2] = nextafterf(ret_x[count / 2], 2);
+	flip(&ret_x[count / 2]);
 }
 
-static void self_test_refuses_one_changed_bit_by_name(void **state)
+/* Only where tiles of rows are at work. */
+static void forgetful_linear(const struct okv_panels *w, uint32_t first, uint32_t count,
+			     const struct okv_activations *x, float *ret_out, float *scratch)
+{
+	okv_kernels_named("reference")->linear(w, first, count, x, ret_out, scratch);
+	if (x->rows > 6)
+		flip(&ret_out[6 * count * OKV_PANEL]);
+}
+
+static void forgetful_norm(const float *h, const float *weight, uint32_t width, float epsilon, size_t row_stride,
+			   float *ret_x, float *ret_sums)
+{
+	okv_kernels_named("reference")->rms_norm(h, weight, width, epsilon, row_stride, ret_x, ret_sums);
+	flip(ret_sums);
+}
+
+static void forgetful_swiglu(const float *gate, const float *up, uint32_t count, size_t row_stride, float *ret_x,
+			     float *ret_sums)
+{
+	okv_kernels_named("reference")->swiglu(gate, up, count, row_stride, ret_x, ret_sums);
+	flip(ret_x);
+}
+
+static void forgetful_rope(float *x, const float *table, uint32_t count)
+{
+	okv_kernels_named("reference")->rope(x, table, count);
+	flip(x);
+}
+
+static void forgetful_widen(const uint16_t *x, uint32_t count, float *ret_x)
+{
+	okv_kernels_named("reference")->widen(x, count, ret_x);
+	flip(ret_x);
+}
+
+static void forgetful_narrow(const float *x, uint32_t count, uint16_t *ret_x)
+{
+	okv_kernels_named("reference")->narrow(x, count, ret_x);
+	ret_x[0] ^= 1;
+}
+
+static void forgetful_rotate(const void *raw, size_t stride, bool is_f32, const float *table, uint32_t head_dim,
+			     uint32_t tokens, uint32_t page_tokens, void *rotated)
+{
+	okv_kernels_named("reference")->rotate(raw, stride, is_f32, table, head_dim, tokens, page_tokens, rotated);
+	*(uint8_t *)rotated ^= 1;
+}
+
+static void forgetful_attend(const struct okv_attention *attention, const struct okv_queries *queries, void *scratch)
+{
+	okv_kernels_named("reference")->attend(attention, queries, scratch);
+	if (attention->is_f32)
+		flip(queries->out);
+}
+
+static void self_test_refuses_one_changed_bit_of_any_kernel_by_name(void **state)
 {
 	(void)state;
-	struct okv_kernels changed = *okv_kernels_named("reference");
-	struct okv_reason reason = {0};
+	const struct okv_kernels *reference = okv_kernels_named("reference");
+	struct okv_kernels changed[] = {*reference, *reference, *reference, *reference, *reference,
+					*reference, *reference, *reference, *reference};
+	static const char *const words[] = {"exponential",	     "linear of many rows",   "norm",	  "swiglu",
+					    "rotation and rounding", "rotation and rounding", "rotation", "attention",
+					    "attention over f32"};
 
-	changed.exponential = forgetful_exponential;
-	assert_int_equal(okv_kernels_self_test(&changed, &reason), OKV_ERR_MISMATCH);
-	assert_string_equal(reason.field, "numerics_id");
-	assert_non_null(strstr(reason.text, "exponential"));
+	changed[0].exponential = forgetful_exponential;
+	changed[1].linear = forgetful_linear;
+	changed[2].rms_norm = forgetful_norm;
+	changed[3].swiglu = forgetful_swiglu;
+	changed[4].rope = forgetful_rope;
+	changed[5].widen = forgetful_widen;
+	changed[6].narrow = forgetful_narrow;
+	changed[7].rotate = forgetful_rotate;
+	changed[8].attend = forgetful_attend;
+	for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
+		struct okv_reason reason = {0};
+
+		assert_int_equal(okv_kernels_self_test(&changed[i], &reason), OKV_ERR_MISMATCH);
+		assert_string_equal(reason.field, "numerics_id");
+		if (!strstr(reason.text, words[i]))
+			fail_msg("\"%s\" does not say \"%s\"", reason.text, words[i]);
+	}
 }
 
 static void rope_table_is_as_near_to_libm_as_a_float_can_be(void **state)
@@ -499,11 +615,12 @@ int main(void)
 		BOTH(rows_do_not_depend_on_their_neighbours),
 		BOTH(row_kernels_equal_the_reference),
 		BOTH(exponential_equals_the_reference_and_is_accurate),
+		BOTH(exponential_and_swiglu_equal_the_reference_at_every_edge),
 		BOTH(half_conversions_agree_for_every_half_and_at_every_tie),
 		BOTH(attention_equals_the_reference_over_pages_and_lengths),
 		BOTH(rotation_equals_the_reference_for_any_number_of_tokens),
 		BOTH(self_test_passes),
-		cmocka_unit_test(self_test_refuses_one_changed_bit_by_name),
+		cmocka_unit_test(self_test_refuses_one_changed_bit_of_any_kernel_by_name),
 		cmocka_unit_test(rope_table_is_as_near_to_libm_as_a_float_can_be),
 		cmocka_unit_test(a_packed_row_reads_back_as_its_values),
 		cmocka_unit_test(float_mode_is_checked_and_set),
