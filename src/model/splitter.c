@@ -4,33 +4,47 @@
 
 #include "utf8.h"
 
-enum class { OTHER, LETTER, NUMBER, SPACE };
+enum char_class { OTHER, LETTER, NUMBER, SPACE };
 
-static enum class class_of(int32_t code_point) {
-	if ((code_point >= 9 && code_point <= 13) || code_point == 0x85) return SPACE;
-	switch (utf8proc_category(code_point)){
-		case UTF8PROC_CATEGORY_LU : case UTF8PROC_CATEGORY_LL : case UTF8PROC_CATEGORY_LT : case
-		UTF8PROC_CATEGORY_LM : case UTF8PROC_CATEGORY_LO : return LETTER;
-		case UTF8PROC_CATEGORY_ND : case UTF8PROC_CATEGORY_NL : case UTF8PROC_CATEGORY_NO : return NUMBER;
-		case UTF8PROC_CATEGORY_ZS : case UTF8PROC_CATEGORY_ZL : case UTF8PROC_CATEGORY_ZP : return SPACE;
-		default : return OTHER;
+static enum char_class class_of(int32_t code_point)
+{
+	if ((code_point >= 9 && code_point <= 13) || code_point == 0x85)
+		return SPACE;
+	switch (utf8proc_category(code_point)) {
+	case UTF8PROC_CATEGORY_LU:
+	case UTF8PROC_CATEGORY_LL:
+	case UTF8PROC_CATEGORY_LT:
+	case UTF8PROC_CATEGORY_LM:
+	case UTF8PROC_CATEGORY_LO:
+		return LETTER;
+	case UTF8PROC_CATEGORY_ND:
+	case UTF8PROC_CATEGORY_NL:
+	case UTF8PROC_CATEGORY_NO:
+		return NUMBER;
+	case UTF8PROC_CATEGORY_ZS:
+	case UTF8PROC_CATEGORY_ZL:
+	case UTF8PROC_CATEGORY_ZP:
+		return SPACE;
+	default:
+		return OTHER;
 	}
 }
 
 /* The class of the character at `at`, whose length goes to *ret_length. */
-static enum class class_at(const uint8_t *at, unsigned *ret_length) {
+static enum char_class class_at(const uint8_t *at, unsigned *ret_length)
+{
 	int32_t code_point;
 
 	*ret_length = okv__utf8_decode(at, &code_point);
 	return class_of(code_point);
 }
 
-/* The end of the run of characters of `class` that begins at `at`. */
-static const uint8_t *run_end(const uint8_t *at, const uint8_t *end, enum class class)
+/* The end of the run of characters of class `wanted` that begins at `at`. */
+static const uint8_t *run_end(const uint8_t *at, const uint8_t *end, enum char_class wanted)
 {
 	unsigned length;
 
-	while (at < end && class_at(at, &length) == class)
+	while (at < end && class_at(at, &length) == wanted)
 		at += length;
 	return at;
 }
@@ -73,7 +87,7 @@ static const uint8_t *word_end(const uint8_t *at, const uint8_t *end)
 		return at + size;
 
 	const uint8_t *body = *at == ' ' && end - at > 1 ? at + 1 : at;
-	enum class class = class_at(body, &length);
+	enum char_class class = class_at(body, &length);
 
 	return class == SPACE ? space_end(at, end) : run_end(body, end, class);
 }
