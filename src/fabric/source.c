@@ -332,13 +332,10 @@ void okv_source_grant_ended(struct okv_source *source, uint64_t grant_id, bool r
 	for (struct okv_source_hold *hold = walk(source, NULL); hold; hold = walk(source, hold)) {
 		if (!hold->is_granted || hold->grant_id != grant_id)
 			continue;
-		struct okv_source_window *window = hold->window;
-
 		hold->is_granted = false;
-		if (hold->is_ending)
+		source->counts.readers_gone += reader_gone && !hold->is_ending;
+		if (hold->is_ending || reader_gone)
 			finish(source, hold); /* and perhaps its fenced window */
-		else if (reader_gone)
-			fence(source, window);
 		return;
 	}
 }

@@ -27,7 +27,8 @@ static void create_metrics(struct okv_metrics *registry, struct okv__peers_metri
 	COUNTER(rejected_bytes, "transfer_lock_rejections_total", "reason=\"bytes\"", "Reads refused to peers.");
 	COUNTER(rejected_sessions, "transfer_lock_rejections_total", "reason=\"sessions\"", "Reads refused to peers.");
 	COUNTER(authorised, "transfer_locks_total", "", "Reads authorised to peers.");
-	COUNTER(readers_gone, "transfer_readers_gone_total", "", "Windows fenced because their reader is gone.");
+	COUNTER(readers_gone, "transfer_readers_gone_total", "",
+		"Windows fenced and reads ended because their reader hung up.");
 	GAUGE(completions, "transfer_completion_outstanding",
 	      "Tickets at peers that are not acknowledged as released.");
 	COUNTER(completion_retries, "transfer_completion_retries_total", "", "Releases asked for again.");

@@ -81,9 +81,10 @@ static void rig_done(struct rig *rig)
 }
 
 /* Authorises blocks [0, count) under a ticket of `window`. */
-static enum okv_peer_refusal authorise_in(struct rig *rig, struct okv_uuid window, uint64_t generation, uint16_t count)
+static enum okv_peer_refusal authorise_slot(struct rig *rig, struct okv_uuid window, uint32_t slot, uint64_t generation,
+					    uint16_t count)
 {
-	struct okv_ticket ticket = {.window = window, .slot = 3, .generation = generation};
+	struct okv_ticket ticket = {.window = window, .slot = slot, .generation = generation};
 	struct okv_peer_wanted wanted[4];
 	struct okv_source_block found[4];
 	struct okv_source_hold *hold;
@@ -101,6 +102,11 @@ static enum okv_peer_refusal authorise_in(struct rig *rig, struct okv_uuid windo
 	}
 	drain(rig);
 	return refusal;
+}
+
+static enum okv_peer_refusal authorise_in(struct rig *rig, struct okv_uuid window, uint64_t generation, uint16_t count)
+{
+	return authorise_slot(rig, window, 3, generation, count);
 }
 
 static enum okv_peer_refusal authorise(struct rig *rig, uint64_t generation, uint16_t count)
@@ -468,7 +474,7 @@ static void a_reader_that_is_gone_is_fenced_and_its_holds_end_with_the_mover(voi
 	rig_done(&rig);
 }
 
-static void a_connection_that_breaks_mid_read_proves_its_reader_gone(void **state)
+static void a_read_that_its_reader_breaks_off_is_over_and_its_window_goes_on(void **state)
 {
 	(void)state;
 	struct rig rig;
@@ -477,7 +483,29 @@ static void a_connection_that_breaks_mid_read_proves_its_reader_gone(void **stat
 	assert_int_equal(authorise(&rig, 1, 2), OKV_PEER_GRANTED);
 	mover_ended(&rig, 1, true);
 	assert_int_equal(rig.finished, 1);
-	assert_int_equal(authorise(&rig, 2, 1), OKV_PEER_REFUSED_WINDOW);
+	assert_int_equal(okv_source_counts(rig.source)->readers_gone, 1);
+	assert_int_equal(release(&rig, 1), 0);
+	assert_int_equal(authorise(&rig, 1, 1), OKV_PEER_REFUSED_TICKET);
+	assert_int_equal(authorise(&rig, 2, 1), OKV_PEER_GRANTED);
+	mover_ended(&rig, 2, false);
+	assert_int_equal(release(&rig, 2), 1);
+	rig_done(&rig);
+}
+
+static void a_read_that_is_broken_off_cuts_no_other_of_its_window(void **state)
+{
+	(void)state;
+	struct rig rig;
+
+	rig_init(&rig, 100);
+	assert_int_equal(authorise_slot(&rig, rig.window, 3, 1, 2), OKV_PEER_GRANTED);
+	assert_int_equal(authorise_slot(&rig, rig.window, 4, 1, 2), OKV_PEER_GRANTED);
+	mover_ended(&rig, 1, true);
+	assert_int_equal(rig.end_asked, 0);
+	assert_int_equal(rig.pins[0], 1);
+	okv_source_reader_gone(rig.source, &rig.requester);
+	drain(&rig);
+	mover_ended(&rig, 2, false);
 	rig_done(&rig);
 }
 
@@ -557,8 +585,6 @@ static void step(struct rig *rig, struct oracle *oracle, struct okv_rng *rng)
 			return;
 		mover_ended(rig, oracle->grant, broke);
 		oracle->grant = 0;
-		if (broke && !oracle->is_ending)
-			oracle->is_fenced = true;
 		if (oracle->is_ending || broke)
 			oracle->held = 0;
 		oracle->is_ending = false;
@@ -619,7 +645,8 @@ int main(void)
 		cmocka_unit_test(windows_are_refused_when_none_is_idle),
 		cmocka_unit_test(time_marks_a_hold_overdue_once_and_frees_nothing),
 		cmocka_unit_test(a_reader_that_is_gone_is_fenced_and_its_holds_end_with_the_mover),
-		cmocka_unit_test(a_connection_that_breaks_mid_read_proves_its_reader_gone),
+		cmocka_unit_test(a_read_that_its_reader_breaks_off_is_over_and_its_window_goes_on),
+		cmocka_unit_test(a_read_that_is_broken_off_cuts_no_other_of_its_window),
 		cmocka_unit_test(a_read_that_was_sent_whole_stays_pinned_until_released),
 		cmocka_unit_test(random_sequences_agree_with_history),
 	};

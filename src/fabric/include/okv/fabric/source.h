@@ -13,10 +13,12 @@
  *                                                                                       EMPTY(g') <---+
  * Invariants (tests refer to them by number)
  *   S1  a slot's generation never decreases.
- *   S2  only the release of its own ticket, or the proof that its reader is gone, ends a hold; time marks it overdue
- * and does nothing else. S3  the release of an older ticket, or of another window's, never touches a hold. S4  blocks
- * are given back only when the mover reads them no more. S5  reserved_bytes and active_blocks are the sums over holds,
- * and reserved_bytes never exceeds limit_bytes. S6  a window is evicted only while none of its slots is held.
+ *   S2  only the release of its own ticket, or the proof that its reader is gone, ends a hold; time marks it
+ *       overdue and does nothing else.
+ *   S3  the release of an older ticket, or of another window's, never touches a hold.
+ *   S4  blocks are given back only when the mover reads them no more.
+ *   S5  reserved_bytes and active_blocks are the sums over holds; reserved_bytes never exceeds limit_bytes.
+ *   S6  a window is evicted only while none of its slots is held.
  *
  * Pure: no I/O, no clock, no metrics. The driver on the owner loop calls in with messages and the mover's reports and
  * then takes what is to be done with okv_source_next() until there is nothing left. Messages come from the network:
@@ -112,7 +114,8 @@ bool okv_source_release(struct okv_source *source, const struct okv_ticket *tick
 void okv_source_reader_gone(struct okv_source *source, const struct okv_uuid *requester);
 /* No answer can be sent to this connection any more. */
 void okv_source_forget_connection(struct okv_source *source, const void *connection);
-/* The mover touches the bytes no more. `reader_gone`: because the reader's connection broke. */
+/* The mover touches the bytes no more. `reader_gone`: because the reader broke off; then this hold is over, and no
+ * other: a reader that gives up one read at its deadline still makes its others. */
 void okv_source_grant_ended(struct okv_source *source, uint64_t grant_id, bool reader_gone);
 
 /* Marks holds older than `limit_ns`; how many were newly marked. Frees nothing (S2). */
