@@ -11,7 +11,7 @@ struct slot {
 
 struct okv_source_window {
 	struct okv_list node; /* oldest first */
-	struct okv_uuid name, requester;
+	struct okv_uuid name, reader;
 	bool is_fenced; /* its reader is gone; it goes with its last hold */
 	unsigned held;
 	struct slot slot[OKV_SOURCE_SLOTS];
@@ -99,7 +99,7 @@ static bool evict_oldest_idle(struct okv_source *source)
 }
 
 enum okv_peer_refusal okv_source_open(struct okv_source *source, const struct okv_uuid *owner,
-				      const struct okv_uuid *requester, const struct okv_uuid *fresh)
+				      const struct okv_uuid *reader, const struct okv_uuid *fresh)
 {
 	struct okv_source_window *window;
 
@@ -113,7 +113,7 @@ enum okv_peer_refusal okv_source_open(struct okv_source *source, const struct ok
 	if (!window)
 		return OKV_PEER_REFUSED_MEMORY;
 	window->name = *fresh;
-	window->requester = *requester;
+	window->reader = *reader;
 	okv_list_init(&window->node);
 	okv_list_push_back(&source->windows, &window->node);
 	source->counts.windows++;
@@ -286,13 +286,13 @@ static void fence(struct okv_source *source, struct okv_source_window *window)
 		remove_window(source, window);
 }
 
-void okv_source_reader_gone(struct okv_source *source, const struct okv_uuid *requester)
+void okv_source_reader_gone(struct okv_source *source, const struct okv_uuid *reader)
 {
 	OKV_LIST_EACH_SAFE(node, &source->windows)
 	{
 		struct okv_source_window *window = OKV_CONTAINER_OF(node, struct okv_source_window, node);
 
-		if (okv_uuid_equal(&window->requester, requester))
+		if (okv_uuid_equal(&window->reader, reader))
 			fence(source, window);
 	}
 }

@@ -37,7 +37,8 @@ struct okv__inbound {
 	struct okv__link link;
 	struct okv_timer hello_timer;
 	bool is_greeted;
-	struct okv_uuid requester;
+	struct okv_uuid requester; /* as its HELLO says: for people */
+	struct okv_uuid reader;	   /* our name for this connection, of which its windows are */
 };
 
 /* A manager that we connect to. */

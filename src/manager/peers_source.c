@@ -21,7 +21,7 @@ static void drop(struct okv__inbound *inbound)
 	okv_timer_stop(&inbound->hello_timer);
 	okv_source_forget_connection(peers->source, inbound);
 	if (inbound->is_greeted)
-		okv_source_reader_gone(peers->source, &inbound->requester);
+		okv_source_reader_gone(peers->source, &inbound->reader);
 	okv_list_remove(&inbound->node);
 	peers->inbound_count--;
 	free(inbound);
@@ -30,10 +30,12 @@ static void drop(struct okv__inbound *inbound)
 static void closed(void *context, int error, const char *why)
 {
 	struct okv__inbound *inbound = context;
-
 	struct okv_peers *peers = inbound->peers;
+	char name[2 * sizeof(struct okv_uuid) + 1] = "unknown";
 
-	okv_log(error ? OKV_LOG_WARN : OKV_LOG_INFO, "peer", "a reader's connection ends: %s", why);
+	if (inbound->is_greeted)
+		okv_hex(inbound->requester.bytes, sizeof(inbound->requester.bytes), name);
+	okv_log(error ? OKV_LOG_WARN : OKV_LOG_INFO, "peer", "the connection of reader %.8s ends: %s", name, why);
 	drop(inbound);
 	okv__peers_post_act(peers);
 }
@@ -69,6 +71,7 @@ static bool hello(struct okv__inbound *inbound, const struct okv_peer_message *m
 	}
 	okv_timer_stop(&inbound->hello_timer);
 	inbound->requester = message->hello.requester;
+	inbound->reader = okv_uuid_random();
 	inbound->is_greeted = true;
 	return true;
 }
@@ -145,10 +148,11 @@ static bool open_window(struct okv__inbound *inbound, const struct okv_peer_mess
 	struct okv_peers *peers = inbound->peers;
 	struct okv_peer_message *answer = answer_to(peers, message, OKV_PEER_WINDOW);
 
-	/* The window belongs to who said HELLO here, whatever the message says: its end must be proven by this link. */
+	/* The window is this connection's, whatever the message says: a name can be said by anyone, and its owner may
+	 * have an older connection that has not ended yet. */
 	answer->window.window = okv_uuid_random();
-	answer->window.refusal = okv_source_open(peers->source, &message->open_window.owner, &inbound->requester,
-						 &answer->window.window);
+	answer->window.refusal =
+		okv_source_open(peers->source, &message->open_window.owner, &inbound->reader, &answer->window.window);
 	okv__link_send(&inbound->link, answer);
 	return true;
 }

@@ -1,9 +1,9 @@
 /*
  * Source: who may be reading our memory, decided here and only here.
  *
- * Each requester incarnation opens windows; a window has 64 slots; a slot has at most one hold: blocks that stay pinned
- * until the requester releases the ticket or is proven to be gone. The requester picks the ticket before it asks, so it
- * can end a hold whose answer was lost.
+ * Each control connection of a requester opens windows; a window has 64 slots; a slot has at most one hold: blocks that
+ * stay pinned until the requester releases the ticket or is proven to be gone. The requester picks the ticket before it
+ * asks, so it can end a hold whose answer was lost.
  *
  *            authorise, newer generation                  release of its ticket, or reader gone
  *   EMPTY(g) ----------------------------> HELD(g') --------------------------------------------> ENDING(g')
@@ -88,9 +88,10 @@ OKV_MUST_CHECK enum okv_status okv_source_create(const struct okv_uuid *owner, u
 void okv_source_destroy(struct okv_source *source);
 const struct okv_source_counts *okv_source_counts(const struct okv_source *source);
 
-/* OPEN_WINDOW. `fresh` is the new window's name, random. */
+/* OPEN_WINDOW. `reader` is the driver's name for the connection on which it came: the connection's end is the window's.
+ * `fresh` is the new window's name, random. */
 enum okv_peer_refusal okv_source_open(struct okv_source *source, const struct okv_uuid *owner,
-				      const struct okv_uuid *requester, const struct okv_uuid *fresh);
+				      const struct okv_uuid *reader, const struct okv_uuid *fresh);
 
 /*
  * AUTHORISE of `count` blocks. `found[i]` is what the store has for the i-th, `generation[i]` what the requester wants.
@@ -110,8 +111,8 @@ void okv_source_granted(struct okv_source *source, struct okv_source_hold *hold,
 bool okv_source_release(struct okv_source *source, const struct okv_ticket *ticket, struct okv_source_reply reply,
 			enum okv_peer_refusal *ret_refusal, uint32_t *ret_blocks);
 
-/* The requester's control connection closed: no more authorise in its windows, and their holds end. */
-void okv_source_reader_gone(struct okv_source *source, const struct okv_uuid *requester);
+/* The control connection closed: no more authorise in the windows that were opened on it, and their holds end. */
+void okv_source_reader_gone(struct okv_source *source, const struct okv_uuid *reader);
 /* No answer can be sent to this connection any more. */
 void okv_source_forget_connection(struct okv_source *source, const void *connection);
 /* The mover touches the bytes no more. `reader_gone`: because the reader broke off; then this hold is over, and no
