@@ -22,7 +22,7 @@
 enum {
 	OKV__CHUNK_BYTES = 256 << 10, /* moved and hashed at a time: fits the second-level cache */
 	OKV__TURN_BYTES = 1 << 20,    /* moved for one connection before the others get their turn */
-	OKV__INBOUND_MAX = 1024,      /* connections accepted at a time */
+	OKV__INBOUND_MAX = 256,	      /* connections accepted at a time: those of 128 peers */
 	OKV__DEFAULT_CONNECTIONS = 2,
 };
 
@@ -92,6 +92,7 @@ struct okv__connection {
 	struct okv__operation *operation;      /* the one that is moved */
 	uint8_t head[OKV__DATA_REQUEST_BYTES]; /* header on its way in or out */
 	size_t head_at, head_size;
+	bool has_read;		 /* source side: it brought a good token once */
 	uint64_t stall_until_ns; /* fault point mover_stall_ms; 0 if it does not stall */
 	bool has_stalled;
 	uint64_t send_limit; /* bytes of the operation that will be sent: less than its size under a fault */
@@ -123,7 +124,8 @@ struct okv_mover {
 	struct okv_list peers;
 	unsigned inbound_count;
 	bool is_accepting;
-	struct okv_map grants; /* by token */
+	uint64_t accept_again_ns; /* the process was out of descriptors; 0 if not */
+	struct okv_map grants;	  /* by token */
 	uint64_t reads_served;
 };
 
@@ -151,8 +153,9 @@ void okv__source_accept(struct okv_mover *mover);
 void okv__source_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events);
 void okv__source_start(struct okv_mover *mover, struct okv__operation *grant);
 void okv__source_end(struct okv_mover *mover, struct okv__operation *grant);
-/* Wakes sends whose stall is over; the milliseconds until the next one, -1 if there is none. */
-int okv__source_stalls(struct okv_mover *mover);
+/* Does what is due: stalls that are over, a listener that was left alone. The milliseconds until more is, -1 if never.
+ */
+int okv__source_due(struct okv_mover *mover);
 
 /* requester.c */
 void okv__requester_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events);

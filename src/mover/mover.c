@@ -160,7 +160,7 @@ static void *mover_main(void *context)
 	struct epoll_event ready[64];
 
 	while (!mover->has_stopped) {
-		int wait_ms = okv__source_stalls(mover);
+		int wait_ms = okv__source_due(mover);
 
 		tell_news(mover);
 		int count = epoll_wait(mover->epoll_fd, ready, 64, wait_ms);

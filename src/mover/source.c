@@ -56,8 +56,11 @@ static void set_accepting(struct okv_mover *mover, bool accepting)
 	OKV_ASSERT(epoll_ctl(mover->epoll_fd, EPOLL_CTL_MOD, mover->listen_fd, &event) == 0);
 }
 
+/* The one that waits longest stands first in mover->connections. */
 static void await_request(struct okv_mover *mover, struct okv__connection *connection)
 {
+	okv_list_remove(&connection->node);
+	okv_list_push_back(&mover->connections, &connection->node);
 	connection->state = OKV__AWAIT_REQUEST;
 	connection->head_at = 0;
 	connection->head_size = OKV__DATA_REQUEST_BYTES;
@@ -71,29 +74,60 @@ static void close_inbound(struct okv_mover *mover, struct okv__connection *conne
 	set_accepting(mover, true);
 }
 
+/* Who connects and says nothing, or names no token that is good, is not to keep readers out: of the connections that
+ * wait for a request the one that has waited longest goes, one that never read before one that did. False if none
+ * waits. */
+static bool make_room(struct okv_mover *mover)
+{
+	struct okv__connection *idlest = NULL;
+
+	OKV_LIST_EACH(node, &mover->connections)
+	{
+		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
+
+		if (connection->peer || connection->state != OKV__AWAIT_REQUEST)
+			continue;
+		if (!idlest || (idlest->has_read && !connection->has_read))
+			idlest = connection;
+	}
+	if (idlest)
+		close_inbound(mover, idlest);
+	return idlest != NULL;
+}
+
+/* Short of descriptors or memory: the listener would stay readable and take the whole thread. */
+static void accept_later(struct okv_mover *mover)
+{
+	const uint64_t pause_ns = 100 * OKV_NS_PER_MS;
+
+	set_accepting(mover, false);
+	mover->accept_again_ns = okv_clock_now(okv_clock_boottime()) + pause_ns;
+}
+
+/* Takes one connection: in a loop the last call would find no descriptor free, and no way to tell whether it needs one.
+ */
 void okv__source_accept(struct okv_mover *mover)
 {
-	for (;;) {
-		if (mover->inbound_count == OKV__INBOUND_MAX) {
-			set_accepting(mover, false);
-			return;
-		}
-		int fd = accept4(mover->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0) {
-			/* Short of descriptors or memory: go on when one of ours closes. */
-			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED && mover->inbound_count > 0)
-				set_accepting(mover, false);
-			return;
-		}
-		okv__tune_socket(fd);
-		struct okv__connection *connection = okv__connection_create(mover, fd, OKV__AWAIT_REQUEST);
-		if (!connection) {
-			close(fd);
-			return;
-		}
-		mover->inbound_count++;
-		await_request(mover, connection);
+	struct okv__connection *connection;
+
+	if (mover->inbound_count == OKV__INBOUND_MAX && !make_room(mover)) {
+		accept_later(mover);
+		return;
 	}
+	int fd = accept4(mover->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED && !make_room(mover))
+			accept_later(mover);
+		return;
+	}
+	connection = okv__connection_create(mover, fd, OKV__AWAIT_REQUEST);
+	if (!connection) {
+		close(fd);
+		return;
+	}
+	okv__tune_socket(fd);
+	mover->inbound_count++;
+	await_request(mover, connection);
 }
 
 static uint64_t token_hash(const struct okv_mover_token *token)
@@ -170,6 +204,7 @@ static void begin_send(struct okv_mover *mover, struct okv__connection *connecti
 	uint64_t announced = grant->size - (is_faulty && mover->fault_short ? 1 : 0);
 
 	okv_map_remove(&mover->grants, &grant->by_token); /* one read a grant */
+	connection->has_read = true;
 	grant->connection = connection;
 	connection->operation = grant;
 	connection->send_limit = announced;
@@ -322,13 +357,24 @@ void okv__source_ready(struct okv_mover *mover, struct okv__connection *connecti
 		answer(mover, connection);
 }
 
-int okv__source_stalls(struct okv_mover *mover)
+static uint64_t sooner(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns == 0 || b_ns < a_ns ? b_ns : a_ns;
+}
+
+int okv__source_due(struct okv_mover *mover)
 {
 	uint64_t soonest = 0, now;
 
-	if (mover->fault_stall_ms <= 0)
+	if (mover->fault_stall_ms <= 0 && mover->accept_again_ns == 0)
 		return -1;
 	now = okv_clock_now(okv_clock_boottime());
+	if (mover->accept_again_ns > now) {
+		soonest = mover->accept_again_ns;
+	} else if (mover->accept_again_ns) {
+		mover->accept_again_ns = 0;
+		set_accepting(mover, true);
+	}
 	OKV_LIST_EACH_SAFE(node, &mover->connections)
 	{
 		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
@@ -338,8 +384,8 @@ int okv__source_stalls(struct okv_mover *mover)
 		if (connection->stall_until_ns <= now) {
 			connection->stall_until_ns = 0;
 			go_on_sending(mover, connection);
-		} else if (soonest == 0 || connection->stall_until_ns < soonest) {
-			soonest = connection->stall_until_ns;
+		} else {
+			soonest = sooner(soonest, connection->stall_until_ns);
 		}
 	}
 	return soonest == 0 ? -1 : (int)((soonest - now) / OKV_NS_PER_MS) + 1;

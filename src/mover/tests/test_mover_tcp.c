@@ -11,11 +11,14 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "internal.h"
 #include "okv/base/clock.h"
 #include "okv/base/cursor.h"
 #include "okv/base/fault.h"
@@ -445,6 +448,83 @@ static void malformed_requests_are_refused_by_name(void **state)
 	okv_mover_destroy(mover);
 }
 
+static void silent_connections_keep_no_reader_out(void **state)
+{
+	(void)state;
+	enum { CONNECTIONS = OKV__INBOUND_MAX + 20 };
+	struct pair pair;
+	int fd[CONNECTIONS];
+
+	pair_init(&pair, "");
+	read_once(&pair);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		fd[i] = connect_to(okv_mover_port(pair.source.mover));
+		assert_int_equal(write(fd[i], "OKVD", (size_t)i % 5), i % 5); /* some begin to speak */
+	}
+	struct okv_mover *other = pair.reader.mover;
+	read_once(&pair); /* on the connection that it has */
+	pair.reader.mover = mover_with("", "");
+	read_once(&pair); /* on a new one */
+	okv_mover_destroy(other);
+	for (int i = 0; i < CONNECTIONS; i++)
+		close(fd[i]);
+	pair_done(&pair);
+}
+
+/* Leaves this process `count` free descriptors. */
+static struct rlimit leave_descriptors(unsigned count)
+{
+	struct rlimit before, tight;
+	int next = dup(0);
+
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	tight = before;
+	tight.rlim_cur = (rlim_t)next + count;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	return before;
+}
+
+static void without_descriptors_the_listener_waits_and_comes_back(void **state)
+{
+	(void)state;
+	struct okv_mover *mover = mover_with("127.0.0.1", "");
+	struct rlimit before = leave_descriptors(1);
+	struct timespec begun, now;
+	uint8_t request[24] = "OKVD\1\0\1", response[16];
+	int fd = connect_to(okv_mover_port(mover)); /* takes the last one */
+
+	assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begun), 0);
+	poll(NULL, 0, 400);
+	assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now), 0);
+	assert_true((now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 < 200);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	assert_int_equal(write(fd, request, sizeof(request)), sizeof(request));
+	assert_int_equal(recv(fd, response, sizeof(response), MSG_WAITALL), sizeof(response));
+	close(fd);
+	okv_mover_destroy(mover);
+}
+
+static void without_descriptors_an_idle_connection_makes_room(void **state)
+{
+	(void)state;
+	struct okv_mover *mover = mover_with("127.0.0.1", "");
+	int idle = connect_to(okv_mover_port(mover));
+	uint8_t request[24] = "OKVD\1\0\1", response[16];
+
+	assert_int_equal(write(idle, request, sizeof(request)), sizeof(request));
+	assert_int_equal(recv(idle, response, sizeof(response), MSG_WAITALL), sizeof(response));
+	struct rlimit before = leave_descriptors(1);
+	int fd = connect_to(okv_mover_port(mover));
+	assert_int_equal(write(fd, request, sizeof(request)), sizeof(request));
+	assert_int_equal(recv(fd, response, sizeof(response), MSG_WAITALL), sizeof(response));
+	assert_int_equal(recv(idle, response, sizeof(response), MSG_WAITALL), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	close(fd);
+	close(idle);
+	okv_mover_destroy(mover);
+}
+
 /* A source that answers every request with `response` and then hangs up. */
 static enum okv_status read_from_impostor(const uint8_t *response, size_t size)
 {
@@ -525,6 +605,9 @@ int main(void)
 		cmocka_unit_test(more_reads_than_connections_all_end),
 		cmocka_unit_test(malformed_requests_are_refused_by_name),
 		cmocka_unit_test(malformed_responses_are_refused_by_name),
+		cmocka_unit_test(silent_connections_keep_no_reader_out),
+		cmocka_unit_test(without_descriptors_the_listener_waits_and_comes_back),
+		cmocka_unit_test(without_descriptors_an_idle_connection_makes_room),
 		cmocka_unit_test(an_address_that_cannot_be_listened_on_is_refused),
 	};
 	return cmocka_run_group_tests_name("mover_tcp", tests, NULL, NULL);
