@@ -338,7 +338,8 @@ void tiny_model_write(const struct tiny_model_options *options, struct okv_buf *
 	gguf_add_u32(&builder, "llama.feed_forward_length", options->ffn);
 	gguf_add_u32(&builder, "llama.attention.head_count", options->heads);
 	gguf_add_u32(&builder, "llama.attention.head_count_kv", options->kv_heads);
-	gguf_add_u32(&builder, "llama.rope.dimension_count", options->head_dim);
+	gguf_add_u32(&builder, "llama.rope.dimension_count",
+		     options->rope_dims ? options->rope_dims : options->head_dim);
 	gguf_add_f32(&builder, "llama.rope.freq_base", 10000.0F);
 	gguf_add_f32(&builder, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
 	gguf_add_u32(&builder, "llama.vocab_size", VOCABULARY);

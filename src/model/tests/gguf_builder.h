@@ -53,6 +53,7 @@ struct tiny_model_options {
 	enum okv_tensor_type type; /* of the matrices; norms are F32 */
 	uint64_t seed;
 	uint32_t layers, heads, kv_heads, head_dim, ffn, context; /* the width is heads * head_dim */
+	uint32_t rope_dims;					  /* 0: head_dim */
 	bool separate_output;					  /* output.weight instead of the tied embedding */
 	const char *splitter;					  /* tokenizer.ggml.pre */
 };

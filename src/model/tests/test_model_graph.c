@@ -223,29 +223,59 @@ static void run_schedule(const struct fixture *f, const struct okv_graph_options
 	free(logits);
 }
 
-static void run_type(enum okv_tensor_type type, enum okv_kv_dtype dtype, uint64_t seed)
+static void run_model(const struct tiny_model_options *options, enum okv_kv_dtype dtype)
 {
 	static const uint32_t page_sizes[] = {8, 16, 32, 24};
 	static const char *const names[] = {"reference", "avx2", "avx512"};
-	struct okv_rng rng = okv_rng_seeded(seed);
-	struct tiny_model_options options = tiny_model_default(type);
+	struct okv_rng rng = okv_rng_seeded(options->seed);
 	struct fixture f;
 
-	options.seed = seed;
-	options.ffn = 96; /* three blocks over two groups: one and two */
-	options.separate_output = seed % 2;
-	print_message("seed %llu\n", (unsigned long long)seed);
-	fixture_open(&f, &options, dtype, &rng);
+	print_message("seed %llu\n", (unsigned long long)options->seed);
+	fixture_open(&f, options, dtype, &rng);
 	for (unsigned threads = 1; threads <= 3; threads++) {
 		struct okv_graph_options graph = {.threads = threads,
 						  .rows_max = ROWS_MAX,
 						  .dtype = dtype,
 						  .page_tokens = page_sizes[okv_rng_below(&rng, 4)],
-						  .kernels = okv_kernels_named(names[(threads + seed) % 3])};
+						  .kernels = okv_kernels_named(names[(threads + options->seed) % 3])};
 
 		run_schedule(&f, &graph, &rng);
 	}
 	fixture_close(&f);
+}
+
+static void run_type(enum okv_tensor_type type, enum okv_kv_dtype dtype, uint64_t seed)
+{
+	struct tiny_model_options options = tiny_model_default(type);
+
+	options.seed = seed;
+	options.ffn = 96; /* three blocks over two groups: one and two */
+	options.separate_output = seed % 2;
+	run_model(&options, dtype);
+}
+
+/* Heads alone and many to a KV head, one group and more groups than blocks, RoPE over a part of a head, odd counts of
+ * layers and units. */
+static void every_shape_gives_the_oracles_bits(void **state)
+{
+	(void)state;
+	static const struct tiny_model_options shapes[] = {
+		{.heads = 6, .kv_heads = 1, .head_dim = 16, .ffn = 32, .layers = 1},
+		{.heads = 3, .kv_heads = 3, .head_dim = 32, .ffn = 160, .layers = 3},
+		{.heads = 4, .kv_heads = 4, .head_dim = 32, .ffn = 64, .layers = 1, .rope_dims = 18},
+		{.heads = 2, .kv_heads = 1, .head_dim = 48, .ffn = 224, .layers = 2, .rope_dims = 2},
+	};
+
+	for (unsigned i = 0; i < (IS_UNDER_TSAN ? 1 : sizeof shapes / sizeof *shapes); i++) {
+		struct tiny_model_options options = shapes[i];
+
+		options.seed = 300 + i;
+		options.type = i % 2 ? OKV_TENSOR_Q8_0 : OKV_TENSOR_Q4_1;
+		options.separate_output = i < 2;
+		options.context = 512;
+		options.splitter = "gpt-2";
+		run_model(&options, i == 1 ? OKV_KV_F32 : OKV_KV_F16);
+	}
 }
 
 static void every_schedule_gives_the_oracles_bits(void **state)
@@ -568,6 +598,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_schedule_gives_the_oracles_bits),
+		cmocka_unit_test(every_shape_gives_the_oracles_bits),
 		cmocka_unit_test(another_dtype_or_model_has_other_bits),
 		cmocka_unit_test(weights_digest_depends_on_weights_only),
 		cmocka_unit_test(loading_takes_the_tensors_and_leaves_the_metadata),
