@@ -60,6 +60,7 @@ static void await_request(struct okv_http_exchange *exchange)
 {
 	exchange->state = OKV__HTTP_HEAD;
 	exchange->head_seen = 0;
+	bufferevent_enable(exchange->stream, EV_READ);
 	start_timer(exchange, exchange->server->options.idle_ns);
 }
 
@@ -73,6 +74,7 @@ static void flush(struct okv_http_exchange *exchange)
 static void linger(struct okv_http_exchange *exchange)
 {
 	exchange->state = OKV__HTTP_LINGERING;
+	bufferevent_enable(exchange->stream, EV_READ);
 	shutdown(bufferevent_getfd(exchange->stream), SHUT_WR);
 	start_timer(exchange, LINGER_MS * OKV_NS_PER_MS);
 }
@@ -419,6 +421,9 @@ static void on_read(struct bufferevent *stream, void *context)
 		evbuffer_drain(bufferevent_get_input(stream), SIZE_MAX);
 	else
 		read_requests(exchange);
+	/* H3. Not by libevent's read watermark: while that is reached, it calls us again and again within one turn. */
+	if (exchange->stream && evbuffer_get_length(bufferevent_get_input(stream)) >= INPUT_BYTES_MAX)
+		bufferevent_disable(stream, EV_READ);
 }
 
 static void on_written(struct bufferevent *stream, void *context)
@@ -525,7 +530,6 @@ void okv__http_connection_open(struct okv_http_server *server, int fd)
 	okv_list_push_back(&server->connections, &exchange->node);
 	server->connection_count++;
 	bufferevent_setcb(exchange->stream, on_read, on_written, on_event, exchange);
-	bufferevent_setwatermark(exchange->stream, EV_READ, 0, INPUT_BYTES_MAX);
 	await_request(exchange);
 	if (bufferevent_enable(exchange->stream, EV_READ | EV_WRITE) != 0) {
 		die(exchange);

@@ -13,8 +13,8 @@
  *   H1  the handler owns the exchange exactly in ANSWERING and GONE; server->exchanges counts those.
  *   H2  nothing frees a connection inside a call or callback that works on it: DEAD frees from its timer, in a later
  *       turn of the loop, or with the server.
- *   H3  unread input is bounded by INPUT_BYTES_MAX in every state. A client that sends more than that ahead is not read
- *       any further, and its hang-up is then seen only by a write that fails or does not move.
+ *   H3  unread input is bounded by INPUT_BYTES_MAX and one read in every state. A client that sends more than that
+ * ahead is not read any further, and its hang-up is then seen only by a write that fails or does not move.
  */
 #ifndef OKV_HTTP_INTERNAL_H
 #define OKV_HTTP_INTERNAL_H

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "okv/base/buf.h"
 #include "okv/loop/http_server.h"
@@ -409,6 +410,70 @@ static void on_drained(void *context)
 	fixture->server = NULL;
 }
 
+/* H3. Sockets hold a few MiB of their own. */
+static void what_is_sent_behind_a_running_request_is_left_in_the_socket(void **state)
+{
+	const size_t much = 64 << 20;
+	struct fixture *fixture = *state;
+	struct http_client busy = connected(fixture);
+	char bytes[64 << 10];
+	size_t total = 0;
+
+	memset(bytes, 'x', sizeof(bytes));
+	http_client_send_text(&busy, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
+	await_count(fixture, &fixture->handled, 1);
+	for (int refused = 0; refused < 100 && total < much;) {
+		ssize_t sent = send(busy.fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
+
+		refused = sent < 0 ? refused + 1 : 0;
+		total += sent > 0 ? (size_t)sent : 0;
+		okv_loop_turn(fixture->loop);
+	}
+	assert_true(total < much);
+	okv_http_respond(fixture->open, 200, "text/plain", "", 0);
+	http_client_done(&busy);
+	await_connections(fixture, 0);
+}
+
+static void requests_left_in_the_socket_are_served_in_their_turn(void **state)
+{
+	enum { BEHIND = 8000 };
+	struct fixture *fixture = *state;
+	struct http_client busy = connected(fixture);
+	struct okv_buf requests = {0};
+
+	http_client_send_text(&busy, "GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
+	await_count(fixture, &fixture->handled, 1);
+	for (int i = 1; i < BEHIND; i++)
+		okv_buf_text(&requests, "GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
+	okv_buf_text(&requests, "GET /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+	http_client_send(&busy, requests.data, requests.size);
+	okv_buf_done(&requests);
+	for (int turn = 0; turn < 100; turn++)
+		okv_loop_turn(fixture->loop);
+	assert_int_equal(fixture->handled, 1);
+	okv_http_respond(fixture->open, 200, "text/plain", "", 0);
+	for (int i = 0; i < 20 && !busy.ended; i++) /* each waits a limited number of turns */
+		(void)http_client_await(&busy, NULL);
+	assert_int_equal(fixture->handled, 1 + BEHIND);
+	http_client_done(&busy);
+}
+
+static void a_stream_to_http_1_0_ends_with_the_connection(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client old = connected(fixture);
+
+	http_client_send_text(&old, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+	await(&old, "Connection: close\r\n\r\n");
+	okv_http_stream_write(fixture->open, "text", 4);
+	okv_http_stream_end(fixture->open);
+	await(&old, NULL);
+	assert_null(strstr(old.got.data, "chunked"));
+	assert_string_equal(strstr(old.got.data, "\r\n\r\n"), "\r\n\r\ntext");
+	http_client_done(&old);
+}
+
 static void shutdown_waits_for_running_answers_only(void **state)
 {
 	struct fixture *fixture = *state;
@@ -514,6 +579,9 @@ int main(void)
 		SERVED(a_refused_body_may_go_on_being_sent_and_the_answer_is_still_read),
 		SERVED(slow_requests_time_out_and_idle_connections_are_closed),
 		SERVED(connections_beyond_the_limit_are_told_to_come_back),
+		SERVED(what_is_sent_behind_a_running_request_is_left_in_the_socket),
+		SERVED(requests_left_in_the_socket_are_served_in_their_turn),
+		SERVED(a_stream_to_http_1_0_ends_with_the_connection),
 		SERVED(shutdown_waits_for_running_answers_only),
 		SERVED(shutdown_hangs_up_at_its_deadline),
 		SERVED(shutdown_of_an_idle_server_drains_in_the_next_turn),
