@@ -298,6 +298,44 @@ static void published_pages_stay_until_the_completion(void **state)
 	assert_drained(&s->second);
 }
 
+/* A prompt of the second engine is cancelled after its first chunk, which is smaller than an offer. */
+static void cancel_after_a_chunk(struct two_engines *s, uint64_t row_ns)
+{
+	uint32_t prompt[380];
+
+	for (uint32_t i = 0; i < 380; i++)
+		prompt[i] = 1 + i * 11 % (FAKE_VOCABULARY - 1);
+	s->second.engine->scheduler.row_ns = row_ns;
+	s->request = request_of(prompt, 380, 1, &s->reply);
+	admit_request(&s->second, &s->request);
+	while (!okv__engine_turn(s->second.engine)) /* the cache is asked in vain */
+		assert_int_equal(s->reply.ends, 0);
+	assert_int_equal(s->source.published_blocks, 8); /* by the first engine */
+	s->second.driver.cancel(s->second.driver.context, s->reply.id);
+	turn_until_over(&s->second, &s->reply);
+	assert_int_equal(s->reply.end, OKV_END_CANCELLED);
+	assert_drained(&s->second);
+}
+
+static void what_a_cancelled_prompt_computed_is_still_offered(void **state)
+{
+	struct two_engines *s = *state;
+
+	cancel_after_a_chunk(s, 160 * OKV_NS_PER_MS / 64);
+	assert_int_equal(s->reply.usage.computed_tokens, 64);
+	assert_int_equal(s->source.published_blocks, 8 + 4);
+}
+
+static void what_waits_to_be_published_is_at_most_a_quarter_of_the_arena(void **state)
+{
+	struct two_engines *s = *state;
+
+	cancel_after_a_chunk(s, OKV_NS_PER_MS);
+	assert_int_equal(s->reply.usage.computed_tokens, 160); /* ten pages of the arena's twenty-four */
+	assert_int_equal(s->source.published_blocks, 8);
+	assert_int_equal(counter_of(&s->second, "orbitkv_engine_publish_failures_total", ""), 1);
+}
+
 /* A check that can fail: one damaged byte of one restored block changes the answer. */
 static void a_damaged_block_would_change_the_answer(void **state)
 {
@@ -328,6 +366,8 @@ int main(void)
 		RIGGED(a_request_cancelled_during_its_restore_leaves_the_pages_with_the_transfer),
 		RIGGED(a_failed_publish_is_counted_and_tried_again_by_the_next_request),
 		RIGGED(published_pages_stay_until_the_completion),
+		RIGGED(what_a_cancelled_prompt_computed_is_still_offered),
+		RIGGED(what_waits_to_be_published_is_at_most_a_quarter_of_the_arena),
 		RIGGED(a_damaged_block_would_change_the_answer),
 	};
 

@@ -201,6 +201,22 @@ static void the_step_grows_and_shrinks_to_its_time(void **state)
 	}
 }
 
+static void a_step_of_few_rows_says_nothing_about_one_more(void **state)
+{
+	struct okv__scheduler scheduler;
+	struct okv__task decode, prompt;
+
+	(void)state;
+	okv__scheduler_init(&scheduler, &usual);
+	submit_and_run(&scheduler, &decode, 8);
+	for (unsigned round = 0; round < 20; round++) { /* each takes as long as forty rows of a prompt would */
+		assert_int_equal(okv__scheduler_plan(&scheduler), round == 0 ? 8 : 1);
+		step(&scheduler, 40 * OKV_NS_PER_MS);
+	}
+	submit_and_run(&scheduler, &prompt, 1000);
+	assert_in_range(okv__scheduler_plan(&scheduler), 24, 41);
+}
+
 static void half_of_a_step_is_the_oldest_prompts_and_half_the_shortests(void **state)
 {
 	struct okv__scheduler scheduler;
@@ -311,6 +327,7 @@ int main(void)
 		cmocka_unit_test(no_more_than_running_max_run),
 		cmocka_unit_test(prompts_never_keep_a_decode_from_its_row),
 		cmocka_unit_test(the_step_grows_and_shrinks_to_its_time),
+		cmocka_unit_test(a_step_of_few_rows_says_nothing_about_one_more),
 		cmocka_unit_test(half_of_a_step_is_the_oldest_prompts_and_half_the_shortests),
 		cmocka_unit_test(a_held_task_computes_nothing),
 		cmocka_unit_test(random_lives_end_and_no_row_is_lost),
