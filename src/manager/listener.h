@@ -1,6 +1,8 @@
 /*
  * Listener: the socket path at which engines attach. A path that something lives behind is refused, what a dead manager
- * left is replaced, and what belongs to another user, or is no socket, is neither used nor removed.
+ * left is replaced, and what belongs to another user, or is no socket, is neither used nor removed. Looking, removing
+ * and listening are three steps: the folder is locked meanwhile, or two managers that start at one moment could each
+ * find the socket dead and the later one would remove the socket of the earlier.
  */
 #ifndef OKV_MANAGER_LISTENER_H
 #define OKV_MANAGER_LISTENER_H

@@ -8,9 +8,12 @@
 #include <string.h>
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -137,6 +140,40 @@ static void a_socket_of_another_user_is_neither_used_nor_removed(void **state)
 	okv__listener_close(&listener);
 }
 
+/* Two managers that start at one moment: the second must not look before the first listens. */
+static void who_starts_at_the_same_moment_waits_for_the_other(void **state)
+{
+	struct place *place = *state;
+	struct okv__listener listener;
+	struct okv_reason reason;
+	int status, lock = open(place->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	pid_t second;
+
+	assert_int_equal(flock(lock, LOCK_EX), 0);
+	assert_int_equal(okv__listener_open(place->path, &listener, &reason), OKV_ERR_BUSY);
+	assert_non_null(strstr(reason.text, "locked"));
+	second = fork();
+	assert_true(second >= 0);
+	if (second == 0) {
+		close(lock); /* else it would hold the lock too */
+		_exit(okv__listener_open(place->path, &listener, NULL) == OKV_ERR_EXISTS ? 7 : 1);
+	}
+
+	/* What an earlier manager does under the lock, slowly. */
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	strcpy(address.sun_path, place->path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	poll(NULL, 0, 100);
+	assert_int_equal(listen(fd, 1), 0);
+	close(lock);
+	assert_int_equal(waitpid(second, &status, 0), second);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 7);
+	assert_int_equal(access(place->path, F_OK), 0);
+	close(fd);
+}
+
 static void a_path_that_cannot_be_says_why(void **state)
 {
 	(void)state;
@@ -164,6 +201,7 @@ int main(void)
 		LISTENER_TEST(what_is_no_socket_stays),
 		LISTENER_TEST(a_socket_of_another_kind_that_lives_is_not_replaced),
 		LISTENER_TEST(a_socket_of_another_user_is_neither_used_nor_removed),
+		LISTENER_TEST(who_starts_at_the_same_moment_waits_for_the_other),
 		LISTENER_TEST(a_path_that_cannot_be_says_why),
 	};
 	return cmocka_run_group_tests_name("manager_listener", tests, NULL, NULL);
