@@ -1,6 +1,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,6 +132,17 @@ static const char *bracketed(const struct okv__address *address, char text[OKV__
 	return text;
 }
 
+/* Engines and peers take up to some 1,300 descriptors, and the usual soft limit is 1,024. Only select() minds many. */
+static void allow_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)!setrlimit(RLIMIT_NOFILE, &limit); /* then with fewer */
+}
+
 static int run(const void *context)
 {
 	static const enum okv_log_level levels[] = {OKV_LOG_ERROR, OKV_LOG_WARN, OKV_LOG_INFO, OKV_LOG_DEBUG};
@@ -142,6 +154,7 @@ static int run(const void *context)
 	int exit_status = 1;
 
 	okv_log_set_level(levels[settings->log_level]);
+	allow_descriptors();
 	if (create(settings, &running, &http, &listen, &reason) != OKV_OK) {
 		fprintf(stderr, "orbitkv manager: %s%s%s\n", reason.field, reason.field[0] ? ": " : "", reason.text);
 		goto destroy;

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import random
 import socket
 import struct
 import sys
@@ -267,11 +268,53 @@ class Client(Connection):
         return self.ask(RELEASE, lease=lease)[0]
 
 
+CHURN_PAGES = 24
+
+
+def churn_once(client, rng, kept):
+    """One thing that an engine does, with one of 40 sequences; leases that it leaves open are in `kept`."""
+    first = rng.randrange(40) * 10_000
+    pages = chain(first, CHURN_PAGES)
+    contents = [random.Random(first + number).randbytes(PAGE_BYTES) for number in range(CHURN_PAGES)]
+    client.start(PREPARE, b"".join(block(name, parent) for name, parent, _ in pages), count=CHURN_PAGES)
+    if rng.random() < 0.2:
+        client.start(CANCEL, slot=1, target_slot=0, target_generation=client.generation[0])
+        replies = sorted((client.reply() for _ in range(2)), key=lambda reply: reply[4])
+        status, count, lease, _, _ = replies[0]
+    else:
+        status, count, lease, _, _ = client.reply()
+    if lease:
+        kept.append(lease)
+        status, came = client.restore(lease)
+        assert (status, came) == (OK, contents[:count]), f"wrong bytes in sequence {first}"
+    if count < CHURN_PAGES and rng.random() < 0.7:
+        client.publish(pages, contents)
+    while kept and (len(kept) > 3 or rng.random() < 0.7):
+        client.release(kept.pop())
+
+
+def churn(path, seed):
+    """Uses the manager at `path` for ever, through its deaths; only wrong bytes end it."""
+    rng = random.Random(seed)
+    print("busy", flush=True)
+    while True:
+        try:
+            with Client(path, CHURN_PAGES, name=b"churn") as client:
+                kept = []
+                while True:
+                    churn_once(client, rng, kept)
+        except (Ended, OSError):  # the manager is gone, or stands still
+            time.sleep(0.05)
+
+
 def main():
     """Deeds of a process of its own: `hold` keeps an active lease and breaks the protocol with it; `claim SESSION` says
-    that SESSION was its own and is over. Each prints what came of it and waits for its end."""
+    that SESSION was its own and is over; `churn SEED` is a busy engine. The first two print what came of it and wait for
+    their end."""
     path, deed, *arguments = sys.argv[1:]
-    if deed == "claim":
+    if deed == "churn":
+        churn(path, int(arguments[0]))
+    elif deed == "claim":
         client = Client(path, previous=int(arguments[0]), name=b"claimer")
         print("attached", flush=True)
     else:
