@@ -76,8 +76,20 @@ static int run(const struct okv__command *command, int count, char *const *argum
 	return exit_status;
 }
 
+/* The command that is also installed under a name of its own. */
+static const struct okv__command *command_of_program(const char *program)
+{
+	const char *slash = strrchr(program, '/');
+
+	return strcmp(slash ? slash + 1 : program, "orbitkv-cache-manager") == 0 ? &okv__command_manager : NULL;
+}
+
 int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints)
 {
+	const struct okv__command *own = count > 0 ? command_of_program(arguments[0]) : NULL;
+
+	if (own && (count < 2 || strcmp(arguments[1], "--version") != 0))
+		return run(own, count - 1, arguments + 1, out, complaints);
 	if (count < 2) {
 		print_usage(complaints);
 		return OKV__EXIT_USAGE;

@@ -277,9 +277,11 @@ static void help_wins_and_names_every_option_with_its_default(void **state)
 	free(text);
 }
 
+static char program[32] = "orbitkv";
+
 static int dispatch(const char *first, const char *second, char *ret_out, char *ret_complaints)
 {
-	char *words[3] = {strdup("orbitkv"), first ? strdup(first) : NULL, second ? strdup(second) : NULL};
+	char *words[3] = {strdup(program), first ? strdup(first) : NULL, second ? strdup(second) : NULL};
 	FILE *out = fmemopen(ret_out, 8192, "w"), *complaints = fmemopen(ret_complaints, 8192, "w");
 	int status = okv__dispatch(1 + (first != NULL) + (second != NULL), words, out, complaints);
 
@@ -309,6 +311,21 @@ static void the_first_word_chooses_the_command(void **state)
 	assert_non_null(strstr(complaints, "did you mean --max-tokens?"));
 }
 
+static void the_cache_manager_has_a_program_name_of_its_own(void **state)
+{
+	static char out[8192], complaints[8192];
+
+	(void)state;
+	strcpy(program, "/usr/bin/orbitkv-cache-manager");
+	assert_int_equal(dispatch("--help", NULL, out, complaints), 0);
+	assert_non_null(strstr(out, "--pool-size SIZE"));
+	assert_int_equal(dispatch("--version", NULL, out, complaints), 0);
+	assert_int_equal(strncmp(out, "orbitkv ", 8), 0);
+	assert_int_equal(dispatch("--pool-sise", "1gb", out, complaints), 2);
+	assert_non_null(strstr(complaints, "did you mean --pool-size?"));
+	strcpy(program, "orbitkv");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -321,6 +338,7 @@ int main(void)
 		cmocka_unit_test(a_line_that_is_too_long_is_refused),
 		cmocka_unit_test(help_wins_and_names_every_option_with_its_default),
 		cmocka_unit_test(the_first_word_chooses_the_command),
+		cmocka_unit_test(the_cache_manager_has_a_program_name_of_its_own),
 	};
 
 	return cmocka_run_group_tests_name("options", tests, NULL, NULL);
