@@ -183,11 +183,19 @@ static void publish(struct okv__session *session, const struct okv_ring_call *ca
 
 /* ---- query, prepare ---- */
 
+/* Whether the block is of this session's key, and so of its page size. An engine names any hash it likes in a query. */
+static bool is_of_session(const struct okv__session *session, const struct okv_block *block)
+{
+	return block && okv_hash_equal(&block->record.key_digest, &session->ring.limits.key_digest);
+}
+
 static void query(struct okv__session *session, const struct okv_ring_call *call)
 {
+	struct okv_store *store = session->manager->store;
 	uint32_t leading = 0;
 
-	while (leading < call->request.count && okv_store_peek(session->manager->store, &call->blocks[leading].hash))
+	while (leading < call->request.count &&
+	       is_of_session(session, okv_store_peek(store, &call->blocks[leading].hash)))
 		leading++;
 	reply_status(session, &call->request, OKV_OK, leading);
 }
@@ -264,8 +272,13 @@ static void fetched(void *context, enum okv_status status, struct okv_block *con
 	(void)remote_bytes; /* counted by leading blocks: what lies behind a gap is of no use here */
 	OKV_ASSERT(count == held->missing_count);
 	for (uint32_t i = 0; i < count; i++) {
-		held->block[held->missing[i]] = blocks[i];
-		held->is_remote[held->missing[i]] = blocks[i] != NULL;
+		/* One of another key came for another session that asked for the same hash. */
+		bool is_ours = is_of_session(session, blocks[i]);
+
+		if (blocks[i] && !is_ours)
+			okv_store_unpin(manager->store, blocks[i]);
+		held->block[held->missing[i]] = is_ours ? blocks[i] : NULL;
+		held->is_remote[held->missing[i]] = is_ours;
 	}
 	held->fetch = 0;
 	prepared(manager, fetch->lease, status);
@@ -277,7 +290,9 @@ static void fetched(void *context, enum okv_status status, struct okv_block *con
 static void pin_local(struct okv_manager *manager, struct okv__held *held, const struct okv_ring_call *call)
 {
 	for (uint32_t i = 0; i < held->wanted; i++) {
-		held->block[i] = okv_store_find(manager->store, &call->blocks[i].hash);
+		struct okv_block *block = okv_store_find(manager->store, &call->blocks[i].hash);
+
+		held->block[i] = is_of_session(held->session, block) ? block : NULL;
 		if (held->block[i])
 			okv_store_pin(manager->store, held->block[i]);
 		else

@@ -81,6 +81,36 @@ static void a_second_publish_of_the_same_blocks_copies_nothing(void **state)
 	stage_close(&stage);
 }
 
+static void a_block_of_another_key_is_a_miss(void **state)
+{
+	(void)state;
+	struct stage stage;
+	struct engine engine;
+
+	stage_open(&stage, 4 * MIB, NULL);
+	engine_attach(&stage, &engine, 0);
+	assert_int_equal(engine_chain(&engine, OKV_RING_PUBLISH, 1, 1).count, 1);
+	struct okv_materialisation_key key = engine_key();
+	struct okv_hash digest = okv_key_digest(&key), root = {{0}};
+	const uint32_t page[TOKENS] = {1, 0, 3, 4};
+	struct okv_hash hash = okv_block_hash(&digest, &root, &root, page, TOKENS);
+	struct okv_block_record record = okv_store_peek(stage.manager->store, &hash)->record;
+
+	/* The same, as an engine with larger pages would have published it. */
+	okv_store_clean(stage.manager->store);
+	record.key_digest.bytes[0] ^= 1;
+	record.length = 4 * PAGE;
+	struct okv_block *block;
+	assert_int_equal(okv_store_reserve(stage.manager->store, &record, OKV_CLASS_NORMAL, &block), OKV_OK);
+	okv_store_commit(stage.manager->store, block, &record.crc);
+	okv_store_unpin(stage.manager->store, block);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 1).count, 0);
+	assert_int_equal(engine_chain(&engine, OKV_RING_PREPARE, 1, 1).count, 0);
+	assert_int_equal(okv_store_counts(stage.manager->store)->pinned_blocks, 0);
+	engine_drop(&engine);
+	stage_close(&stage);
+}
+
 static void a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so(void **state)
 {
 	(void)state;
@@ -500,6 +530,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_published_is_prepared_and_read_byte_for_byte),
 		cmocka_unit_test(a_second_publish_of_the_same_blocks_copies_nothing),
+		cmocka_unit_test(a_block_of_another_key_is_a_miss),
 		cmocka_unit_test(a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
 		cmocka_unit_test(the_death_of_a_process_frees_what_it_was_reading),
