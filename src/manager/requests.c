@@ -200,6 +200,12 @@ static void query(struct okv__session *session, const struct okv_ring_call *call
 	reply_status(session, &call->request, OKV_OK, leading);
 }
 
+static void count_misses(struct okv_manager *manager, uint32_t count)
+{
+	okv_metric_add(manager->metrics.tier_requests[OKV__TIER_MISS], count);
+	okv_metric_add(manager->metrics.block_misses, count);
+}
+
 static void count_tiers(struct okv_manager *manager, const struct okv__held *held)
 {
 	struct okv__manager_metrics *metrics = &manager->metrics;
@@ -209,9 +215,8 @@ static void count_tiers(struct okv_manager *manager, const struct okv__held *hel
 		remote += held->is_remote[i];
 	okv_metric_add(metrics->tier_requests[OKV__TIER_RAM], held->count - remote);
 	okv_metric_add(metrics->tier_requests[OKV__TIER_REMOTE], remote);
-	okv_metric_add(metrics->tier_requests[OKV__TIER_MISS], held->wanted - held->count);
 	okv_metric_add(metrics->block_hits, held->count);
-	okv_metric_add(metrics->block_misses, held->wanted - held->count);
+	count_misses(manager, held->wanted - held->count);
 }
 
 /* Keeps the leading blocks that are there and lets the rest go. */
@@ -342,6 +347,7 @@ static void prepare(struct okv__session *session, const struct okv_ring_call *ca
 	if (wanted)
 		status = okv_lease_open(&manager->leases, session->id, wanted * page_bytes, &id);
 	if (status != OKV_OK) {
+		count_misses(manager, call->request.count);
 		reply_status(session, &call->request, status, 0);
 		return;
 	}
@@ -358,10 +364,12 @@ static void prepare(struct okv__session *session, const struct okv_ring_call *ca
 	if (!held->block || !held->is_remote || !held->missing) {
 		okv_lease_drop(&manager->leases, id);
 		free_held(manager, held);
+		count_misses(manager, call->request.count);
 		reply_status(session, &call->request, OKV_ERR_NO_MEMORY, 0);
 		return;
 	}
 	held->wanted = wanted;
+	count_misses(manager, call->request.count - wanted);
 	pin_local(manager, held, call);
 	if (held->missing_count == 0 || !fetch_missing(manager, held, id, call))
 		prepared(manager, id, OKV_OK);

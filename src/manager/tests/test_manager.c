@@ -128,6 +128,9 @@ static void a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so(void **stat
 	assert_int_equal(reply.status, OKV_ERR_NO_SPACE);
 	assert_int_equal(reply.count, 16);
 	assert_true(stage_metric(&stage, "orbitkv_query_budget_bypasses_total") == 2);
+	/* The tiers add up to what was asked for: 60 and 60. */
+	assert_true(stage_metric(&stage, "orbitkv_cache_tier_block_requests_total{tier=\"ram\"}") == 48);
+	assert_true(stage_metric(&stage, "orbitkv_cache_tier_block_requests_total{tier=\"miss\"}") == 12 + 60);
 	engine_drop(&engine);
 	STAGE_UNTIL(&stage, stage.manager->leases.held_bytes == 0); /* nobody was told where the blocks are */
 	stage_close(&stage);
