@@ -20,8 +20,8 @@ BENCHES = {
     "engine": (engine.run, "decode and prefill beside llama.cpp and the roofline"),
     "restore": (restore.run, "time to the first token restored from the other host, beside recomputing"),
     "llama-slots": (restore.run_slots, "llama.cpp's own way: a slot file read back and resumed"),
-    "mover": (mover.run, "Redis GET of 1 MiB beside a bare socket"),
-    "memory": (memory.run, "resident memory of llama.cpp"),
+    "mover": (mover.run, "a verified READ, a whole peer read and a Redis GET beside a bare socket"),
+    "memory": (memory.run, "resident memory of a manager and of an engine, llama.cpp beside it"),
 }
 
 EXPLANATION = """\
@@ -93,7 +93,7 @@ def measure(options):
         sys.exit(f"bench: {error}")
     run["limits"] = machine.as_json()
     print(stats.table_line(stats.TITLES))
-    broken = []
+    broken, failed = [], False
     for name in options.names or list(BENCHES):
         try:
             for row in rows_of(name, options, machine):
@@ -106,12 +106,13 @@ def measure(options):
                     broken.append(f"{row['bench']}: {stats.figure(row['ratio'])}x does not hold {row['bar']}")
         except (BenchError, HelperError, StartError, RuntimeError, OSError) as error:
             progress("")
-            broken.append(f"{name}: could not be measured: {error}")
+            print(f"bench: {name}: could not be measured: {error}", file=sys.stderr, flush=True)
+            failed = True
     if broken:
         print(flush=True)
     for text in broken:
         print(f"bench: {text}", file=sys.stderr)
-    return 1 if broken else 0
+    return 1 if broken or failed else 0
 
 
 def parse():

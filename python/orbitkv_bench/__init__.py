@@ -4,6 +4,7 @@
   noise      what else ran on the machine while a sample was taken
   machine    the limits: memory, multiply-adds, a bare socket (programs in bench/)
   opponents  llama.cpp's server, Redis and the requantised model
+  ours       our managers and engines, and what a reply must say for its time to count
   engine, restore, mover, memory   the benches themselves, one table each
   report     writes the rows of a committed run into docs/performance.md
 

@@ -6,10 +6,11 @@ the ticks to mean something under a measurement of a few milliseconds.
 import os
 import time
 
-from .stats import NOISY_CORES, Series
+from .stats import NOISY_CORES, QUIET_WANTED, Series
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 CALM_WINDOW_S = 0.25
+BUDGET_S = 60  # of one comparison on a machine that is slow or never quiet; a whole run has about ten
 
 
 def process_seconds(pid):
@@ -56,13 +57,16 @@ class Watch:
         return result, self.others(before, self.snapshot())
 
 
-def alternate(watch, samples, steps, progress=lambda text: None):
+def alternate(watch, samples, steps, progress=lambda text: None, budget_s=BUDGET_S, clock=time.monotonic):
     """Runs the steps in turn, round after round. Each step returns {metric: value}; the answer is {metric: Series}.
 
-    Ends after `samples` rounds in which everything was quiet, and in any case after twice as many.
+    Ends after `samples` rounds in which everything was quiet, and in any case after twice as many, or when `budget_s` is
+    over and three rounds are done.
     """
-    series = {}
+    series, end = {}, clock() + budget_s
     for number in range(1, 2 * samples + 1):
+        if number > QUIET_WANTED and clock() > end:
+            break
         for name, step in steps.items():
             progress(f"round {number}: {name}")
             result, others_cores = watch.measure(step)

@@ -120,7 +120,8 @@ def write_requantised(source, target):
 
 
 def work_of(model):
-    """What one pass over a GGUF model costs at least: bytes read to decode a token, weights multiplied per prompt token."""
+    """Bytes of all tensors of a GGUF model, and what one pass over it costs at least: bytes read to decode a token, and
+    floating-point operations a prompt token."""
     import gguf
 
     read, weights, has_output = 0, 0, False
@@ -132,4 +133,4 @@ def work_of(model):
         if tensor.name == "token_embd.weight":
             embedding = int(tensor.n_bytes)
     # An embedding that is also the output matrix is read whole for each token; a separate one only by the row.
-    return {"decode_bytes": read - (embedding if has_output else 0), "prefill_flop": 2 * weights}
+    return {"tensor_bytes": read, "decode_bytes": read - (embedding if has_output else 0), "prefill_flop": 2 * weights}

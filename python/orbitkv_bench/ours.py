@@ -1,6 +1,8 @@
-"""Requests to our own engines: token ids in, usage out."""
+"""Our own programs: two hosts that know each other, and requests to engines, token ids in and usage out."""
 import random
 import time
+
+from orbitkv_tools.process import free_port, wait_until
 
 PAGE_TOKENS = 16
 clock = time.perf_counter
@@ -37,3 +39,20 @@ def expect(usage, **fields):
     for name, wanted in fields.items():
         if usage.get(name) != wanted:
             raise BenchError(f"usage says {name}={usage.get(name)}, expected {wanted}: {usage}")
+
+
+def two_managers(cluster, options=()):
+    """The managers of hosts A and B, each a peer of the other."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    managers = [cluster.manager(f"manager-{name}", [addresses[1 - i]], addresses[i], options=options)
+                for i, name in enumerate("ab")]
+    if not wait_until(lambda: all(manager.metrics().get("orbitkv_peers_connected", 0) >= 1 for manager in managers), 15):
+        raise BenchError("the managers did not find each other")
+    return managers
+
+
+def attached(manager):
+    """The one engine at this manager, as GET /instances has it."""
+    if not wait_until(lambda: len(manager.json("GET", "/instances")["instances"]) == 1, 15):
+        raise BenchError("the engine did not attach to its manager")
+    return manager.json("GET", "/instances")["instances"][0]

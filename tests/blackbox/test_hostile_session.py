@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-import session_client as sc
+from orbitkv_tools import session_client as sc
 from orbitkv_tools.process import Cluster, wait_until
 
 DRAINED = ("orbitkv_sessions", "orbitkv_query_reserved_bytes", "orbitkv_inflight_bytes",

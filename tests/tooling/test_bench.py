@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from orbitkv_bench import noise, report, stats
+from orbitkv_bench import machine, memory, mover, noise, report, stats
 from orbitkv_bench.stats import Series, make_row
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -114,6 +114,38 @@ def test_steps_alternate_until_enough_quiet_rounds_and_no_longer_than_twice_that
     found = noise.alternate(Ticks(*[0.5] * 100), 2, steps)
     assert order == ["ours", "theirs"] * 4
     assert found["ours"].noisy and len(found["ours"].samples) == 4
+
+
+def test_a_comparison_ends_with_its_budget_but_not_before_three_rounds():
+    now, rounds = [0.0], []
+
+    def step():
+        rounds.append(now[0])
+        now[0] += 10
+        return {"m": 1.0}
+
+    noise.alternate(Ticks(), 7, {"step": step}, budget_s=45, clock=lambda: now[0])
+    assert len(rounds) == 5  # the fifth began within the budget
+    rounds.clear()
+    noise.alternate(Ticks(), 7, {"step": step}, budget_s=1, clock=lambda: now[0])
+    assert len(rounds) == 3
+    rounds.clear()
+    noise.alternate(Ticks(), 2, {"step": step}, budget_s=1, clock=lambda: now[0])
+    assert len(rounds) == 2, "fewer were asked for"
+
+
+def test_the_blocks_of_peer_reads_have_the_sizes_that_the_rows_name():
+    assert {size: shape.page_bytes for size, shape in mover.SHAPES.items()} == {size: size for size in machine.SOCKET_BYTES}
+    assert set(mover.NAMES) == set(mover.BLOCKS) == set(machine.SOCKET_BYTES)
+
+
+def test_resident_memory_is_summed_by_mapping(tmp_path, monkeypatch):
+    smaps = tmp_path / "smaps"
+    smaps.write_text("7f00-7f10 rw-s 00000000 00:01 5   /memfd:orbitkv-pool (deleted)\nRss:      64 kB\nPss: 32 kB\n"
+                     "7f10-7f20 rw-p 00000000 00:00 0 \nRss:       8 kB\n7f30-7f40 rw-p 00000000 00:00 0 \nRss:  4 kB\n")
+    monkeypatch.setattr("builtins.open", lambda path, _open=open, **more: _open(smaps, **more))
+    assert memory.resident(1) == {memory.POOL_NAME: 64 << 10, "": 12 << 10}
+    assert memory.total(1) == 76 << 10
 
 
 def test_others_are_what_the_machine_did_without_us():

@@ -1,5 +1,6 @@
-"""An engine's end of the session protocol, written from docs/formats/session.md alone, for tests that need a peer of
-the manager which can also be rude: everything that a Client writes can be written wrong.
+"""An engine's end of the session protocol, written from docs/formats/session.md alone: for tests that need a peer of
+the manager which can also be rude (everything that a Client writes can be written wrong), and for benches that need
+pages of a size of their own.
 
 As a program (`python session_client.py SOCKET DEED`) it is an engine in a process of its own, see main().
 """
@@ -15,6 +16,7 @@ import socket
 import struct
 import sys
 import time
+from typing import NamedTuple
 
 VERSION = 1
 HELLO, ACCEPT, REFUSE, DOORBELL, BYE = 1, 2, 3, 4, 5
@@ -32,7 +34,22 @@ REQUESTS_SENT, REQUESTS_TAKEN, REPLIES_SENT, REPLIES_TAKEN = 64, 128, 192, 256
 REQUESTS_AT, REPLIES_AT, MESSAGE_BYTES = 320, 2_368, 64
 
 PAGE_TOKENS = 16
-PAGE_BYTES = 2 * 4 * PAGE_TOKENS * 2 * 64 * 2  # Kraw and V, 4 layers, 16 tokens, 2 heads of 64 in f16
+
+
+class Shape(NamedTuple):
+    """What decides how large a page is."""
+
+    layers: int
+    heads: int
+    width: int
+
+    @property
+    def page_bytes(self):
+        return 2 * self.layers * PAGE_TOKENS * self.heads * self.width * 2  # Kraw and V, in f16
+
+
+STAND_IN = Shape(layers=4, heads=2, width=64)
+PAGE_BYTES = STAND_IN.page_bytes
 ZERO = bytes(32)
 
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
@@ -50,26 +67,27 @@ class Refused(Exception):
         self.status, self.text = status, text
 
 
-def key():
-    """An encoded materialisation key for pages of PAGE_BYTES."""
+def key(shape=STAND_IN):
+    """An encoded materialisation key for pages of that shape."""
     u32 = struct.Struct("<I").pack
-    fields = [b"w" * 32, ZERO, b"t" * 32, b"page-lkvt-1", b"adjacent", b"none", struct.pack("<d", 1e5), u32(64), u32(4),
-              u32(2), u32(64), u32(PAGE_TOKENS), b"f16", u32(0), u32(1), b"stand-in", u32(1), u32(1), b"test"]
+    fields = [b"w" * 32, ZERO, b"t" * 32, b"page-lkvt-1", b"adjacent", b"none", struct.pack("<d", 1e5),
+              u32(shape.width), u32(shape.layers), u32(shape.heads), u32(shape.width), u32(PAGE_TOKENS), b"f16", u32(0),
+              u32(1), b"stand-in", u32(1), u32(1), b"test"]
     return b"".join(struct.pack("<HI", number, len(value)) + value for number, value in enumerate(fields))
 
 
-def block_hash(tokens, parent=ZERO, lineage=ZERO):
-    digest = hashlib.sha256(b"orbitkv key 1\0" + key()).digest()
+def block_hash(tokens, parent=ZERO, lineage=ZERO, shape=STAND_IN):
+    digest = hashlib.sha256(b"orbitkv key 1\0" + key(shape)).digest()
     return hashlib.sha256(b"orbitkv block 1\0" + digest + parent + lineage + struct.pack("<I", len(tokens)) +
                           struct.pack(f"<{len(tokens)}I", *tokens)).digest()
 
 
-def chain(first_token, count):
+def chain(first_token, count, shape=STAND_IN):
     """`count` whole pages of a sequence: [(hash, parent, token ids)]."""
     pages, parent = [], ZERO
     for page in range(count):
         tokens = list(range(first_token + page * PAGE_TOKENS, first_token + (page + 1) * PAGE_TOKENS))
-        pages.append((block_hash(tokens, parent), parent, tokens))
+        pages.append((block_hash(tokens, parent, shape=shape), parent, tokens))
         parent = pages[-1][0]
     return pages
 
@@ -154,9 +172,10 @@ class Connection:
 class Client(Connection):
     """An attached engine with an arena of `pages` pages."""
 
-    def __init__(self, path, pages=8, previous=0, name=b"stand-in"):
+    def __init__(self, path, pages=8, previous=0, name=b"stand-in", shape=STAND_IN):
         super().__init__(path)
-        size = -(-pages * PAGE_BYTES // 4096) * 4096
+        self.page_bytes = shape.page_bytes
+        size = -(-pages * self.page_bytes // 4096) * 4096
         arena, ring = memory(size), memory(RING_BYTES)
         self.arena, self.ring = mmap.mmap(arena, size), mmap.mmap(ring, RING_BYTES)
         self.arena_bytes = size
@@ -167,7 +186,7 @@ class Client(Connection):
         self.pool = None
         struct.pack_into("<4sIII", self.ring, 0, b"OKVR", 1, SLOTS, 0)
         try:
-            self.send(hello(size, previous=previous, name=name), [arena, ring])
+            self.send(hello(size, self.page_bytes, previous, name, key(shape)), [arena, ring])
         finally:
             os.close(arena)
             os.close(ring)
@@ -242,8 +261,9 @@ class Client(Connection):
     def publish(self, pages, contents):
         """Publishes `contents` as `pages` of chain(); returns (status, count)."""
         for number, content in enumerate(contents):
-            self.arena[number * PAGE_BYTES:(number + 1) * PAGE_BYTES] = content
-        blocks = b"".join(block(name, parent, number * PAGE_BYTES) for number, (name, parent, _) in enumerate(pages))
+            self.arena[number * self.page_bytes:(number + 1) * self.page_bytes] = content
+        blocks = b"".join(block(name, parent, number * self.page_bytes)
+                          for number, (name, parent, _) in enumerate(pages))
         ids = [token for _, _, tokens in pages for token in tokens]
         return self.ask(PUBLISH, blocks + struct.pack(f"<{len(ids)}I", *ids), count=len(pages), tokens=len(ids))[:2]
 
