@@ -93,7 +93,7 @@ def measure(options):
         sys.exit(f"bench: {error}")
     run["limits"] = machine.as_json()
     print(stats.table_line(stats.TITLES))
-    broken, failed = [], False
+    broken, failed, noisy = [], False, 0
     for name in options.names or list(BENCHES):
         try:
             for row in rows_of(name, options, machine):
@@ -102,13 +102,16 @@ def measure(options):
                 print(stats.table_line(stats.cells(row)), flush=True)
                 if options.json:
                     stats.append_json(options.json, row)
+                noisy += row["noisy"]
                 if row["holds"] is False:
                     broken.append(f"{row['bench']}: {stats.figure(row['ratio'])}x does not hold {row['bar']}")
         except (BenchError, HelperError, StartError, RuntimeError, OSError) as error:
             progress("")
             print(f"bench: {name}: could not be measured: {error}", file=sys.stderr, flush=True)
             failed = True
-    if broken:
+    if noisy:
+        print(f"\n{noisy} rows are noisy and prove nothing: other programs were running.", flush=True)
+    elif broken:
         print(flush=True)
     for text in broken:
         print(f"bench: {text}", file=sys.stderr)

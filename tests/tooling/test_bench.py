@@ -116,7 +116,7 @@ def test_steps_alternate_until_enough_quiet_rounds_and_no_longer_than_twice_that
     assert found["ours"].noisy and len(found["ours"].samples) == 4
 
 
-def test_a_comparison_ends_with_its_budget_but_not_before_three_rounds():
+def test_a_comparison_ends_with_its_budget_after_three_rounds_or_with_three_budgets():
     now, rounds = [0.0], []
 
     def step():
@@ -127,10 +127,13 @@ def test_a_comparison_ends_with_its_budget_but_not_before_three_rounds():
     noise.alternate(Ticks(), 7, {"step": step}, budget_s=45, clock=lambda: now[0])
     assert len(rounds) == 5  # the fifth began within the budget
     rounds.clear()
-    noise.alternate(Ticks(), 7, {"step": step}, budget_s=1, clock=lambda: now[0])
+    noise.alternate(Ticks(), 7, {"step": step}, budget_s=8, clock=lambda: now[0])
     assert len(rounds) == 3
     rounds.clear()
-    noise.alternate(Ticks(), 2, {"step": step}, budget_s=1, clock=lambda: now[0])
+    noise.alternate(Ticks(), 7, {"step": step}, budget_s=1, clock=lambda: now[0])
+    assert len(rounds) == 1
+    rounds.clear()
+    noise.alternate(Ticks(), 2, {"step": step}, budget_s=8, clock=lambda: now[0])
     assert len(rounds) == 2, "fewer were asked for"
 
 
