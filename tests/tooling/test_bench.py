@@ -240,3 +240,12 @@ def test_the_bare_socket_reports_each_size_under_each_setting(arguments, wanted)
     assert {row["bytes"] for row in rows} == set(arguments[1:])
     assert len(rows) % wanted == 0 and all(len(row["samples_ns"]) == arguments[0] for row in rows)
     assert all(ns > 0 for row in rows for ns in row["samples_ns"])
+
+
+def test_the_mover_reports_each_size_once():
+    program = ROOT / "build-release" / "bench" / "okv-bench-mover"
+    done = subprocess.run([program, "2", "1000", "70000"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["bytes"] for row in rows] == [1000, 70000]
+    assert all(len(row["samples_ns"]) == 2 and min(row["samples_ns"]) > 0 for row in rows)
