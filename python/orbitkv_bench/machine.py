@@ -75,18 +75,20 @@ def socket_settings(build, sizes, samples):
     return found
 
 
+def quickest(by_setting, connections=None):
+    """The Series of seconds of the setting with the best median, of those with so many connections or of all."""
+    candidates = []
+    for (connected, _), seconds in by_setting.items():
+        if connections in (None, connected):
+            candidates.append(Series())
+            for value in seconds:
+                candidates[-1].add(value)
+    return min(candidates, key=lambda series: series.median)
+
+
 def raw_socket(build, sizes, samples):
     """{size: Series of seconds} under the setting whose median is best for that size."""
-    best = {}
-    for size, by_setting in socket_settings(build, sizes, samples).items():
-        candidates = []
-        for seconds in by_setting.values():
-            series = Series()
-            for value in seconds:
-                series.add(value)
-            candidates.append(series)
-        best[size] = min(candidates, key=lambda series: series.median)
-    return best
+    return {size: quickest(by_setting) for size, by_setting in socket_settings(build, sizes, samples).items()}
 
 
 def fetch_line(build, port, request, reply_bytes, samples):

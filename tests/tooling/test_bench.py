@@ -151,6 +151,12 @@ def test_resident_memory_is_summed_by_mapping(tmp_path, monkeypatch):
     assert memory.total(1) == 76 << 10
 
 
+def test_the_quickest_setting_is_that_of_all_or_of_as_many_connections():
+    by_setting = {(1, 0): [3.0, 3.0], (1, 4096): [2.0, 2.5], (4, 0): [1.0, 9.0, 1.0]}
+    assert machine.quickest(by_setting).median == 1.0
+    assert machine.quickest(by_setting, connections=1).median == 2.25
+
+
 def test_others_are_what_the_machine_did_without_us():
     # (clock, seconds the machine was busy, seconds of ours)
     assert noise.Watch.others((0.0, 10.0, 1.0), (2.0, 13.0, 3.0)) == pytest.approx(0.5)
