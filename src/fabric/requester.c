@@ -676,6 +676,8 @@ static void send(struct okv_requester *requester, struct okv__rpc *rpc, uint64_t
 	case OKV__RPC_RELEASE:
 		message->type = OKV_PEER_RELEASE;
 		message->release = transfer->seen.ticket;
+		if (transfer->release_asked_ns == 0)
+			transfer->release_asked_ns = now_ns;
 		break;
 	}
 	message->request_id = rpc->id;

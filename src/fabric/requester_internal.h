@@ -110,6 +110,7 @@ struct okv__transfer {
 	struct okv__job *job; /* until it releases */
 	uint16_t first_want;
 	bool is_submitted, is_cancelled;
+	uint64_t release_asked_ns;	/* RELEASING: for the first time; 0 before */
 	uint64_t backoff_ns, resend_ns; /* RELEASING without a request: when to ask again; UINT64_MAX: when connected */
 };
 

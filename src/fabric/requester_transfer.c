@@ -151,6 +151,8 @@ void okv__transfer_released(struct okv_requester *requester, struct okv__transfe
 			    enum okv_peer_refusal refusal, uint64_t now_ns)
 {
 	if (refusal == OKV_PEER_GRANTED) {
+		requester->counts.releases++;
+		requester->counts.last_release_ns = now_ns - transfer->release_asked_ns;
 		gone(requester, transfer);
 		return;
 	}

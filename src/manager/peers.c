@@ -14,7 +14,14 @@ static const uint64_t overdue_check_ns = 10 * OKV_NS_PER_S;
 static void create_metrics(struct okv_metrics *registry, struct okv__peers_metrics *m)
 {
 	static const char *const statuses[] = {"status=\"ok\"", "status=\"rejected\"", "status=\"error\""};
-	static const char *const stages[] = {"stage=\"authorization\"", "stage=\"allocation\"", "stage=\"read\""};
+	/* Whether it went well; an authorisation or a release that does not is asked for again, and so is part of one
+	 * that does. */
+	static const char *const stages[OKV__STAGES][2] = {
+		[OKV__STAGE_AUTHORISE] = {[true] = "stage=\"authorization\",status=\"ok\""},
+		[OKV__STAGE_ALLOCATE] = {"stage=\"allocation\",status=\"error\"", "stage=\"allocation\",status=\"ok\""},
+		[OKV__STAGE_READ] = {"stage=\"read\",status=\"error\"", "stage=\"read\",status=\"ok\""},
+		[OKV__STAGE_RELEASE] = {[true] = "stage=\"release\",status=\"ok\""},
+	};
 	static const char *const reasons[] = {"reason=\"crc\"", "reason=\"length\"", "reason=\"identity\""};
 
 #define COUNTER(field, name, labels, help) m->field = okv_counter(registry, "orbitkv_" name, labels, help)
@@ -43,9 +50,11 @@ static void create_metrics(struct okv_metrics *registry, struct okv__peers_metri
 	m->fetch_seconds = okv_histogram(registry, "orbitkv_remote_fetch_duration_seconds", "", "Whole fetches.");
 	for (int i = 0; i < OKV__FETCH_STATUSES; i++)
 		m->fetches[i] = okv_counter(registry, "orbitkv_remote_fetch_total", statuses[i], "Fetches by outcome.");
-	for (int i = 0; i < OKV__STAGES; i++)
-		m->stage_seconds[i] = okv_histogram(registry, "orbitkv_remote_stage_duration_seconds", stages[i],
-						    "Stages of reads from peers.");
+	for (int i = 0; i < 2 * OKV__STAGES; i++)
+		if (stages[i / 2][i % 2])
+			m->stage_seconds[i / 2][i % 2] =
+				okv_histogram(registry, "orbitkv_remote_stage_duration_seconds", stages[i / 2][i % 2],
+					      "Stages of reads from peers.");
 	for (int i = 0; i < OKV__VERIFICATIONS; i++)
 		m->verification_failures[i] = okv_counter(registry, "orbitkv_remote_verification_failures_total",
 							  reasons[i], "Blocks of peers refused.");

@@ -22,11 +22,13 @@
 #include "peer_link.h"
 #include "peers.h"
 
+#define OKV__CLUSTER "orbitkv" /* managers of another name do not talk to ours */
+
 enum {
 	OKV__INBOUND_LINKS_MAX = 256,
 	OKV__KEYS_MAX = 64,
 	OKV__VERIFICATIONS = 3,
-	OKV__STAGES = 3,
+	OKV__STAGES = 4,
 	OKV__FETCH_STATUSES = 3,
 };
 
@@ -84,10 +86,10 @@ struct okv__peers_metrics {
 		*rejected_sessions, *authorised, *readers_gone;
 	struct okv_metric *completions, *completion_retries, *completion_rejections, *peers_gone, *connected;
 	struct okv_metric *fetches[OKV__FETCH_STATUSES], *fetch_bytes, *fetch_seconds, *coalesced, *replans;
-	struct okv_metric *stage_seconds[OKV__STAGES], *verification_failures[OKV__VERIFICATIONS];
+	struct okv_metric *stage_seconds[OKV__STAGES][2], *verification_failures[OKV__VERIFICATIONS];
 };
 
-enum okv__stage { OKV__STAGE_AUTHORISE, OKV__STAGE_ALLOCATE, OKV__STAGE_READ };
+enum okv__stage { OKV__STAGE_AUTHORISE, OKV__STAGE_ALLOCATE, OKV__STAGE_READ, OKV__STAGE_RELEASE };
 enum okv__fetch_status { OKV__FETCH_OK, OKV__FETCH_REJECTED, OKV__FETCH_ERROR };
 
 struct okv_peers {

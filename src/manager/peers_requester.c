@@ -9,8 +9,6 @@
 #include "okv/base/log.h"
 #include "peers_object.h"
 
-#define CLUSTER "orbitkv"
-
 static const uint64_t welcome_ns = 3 * OKV_NS_PER_S;
 static const uint64_t backoff_first_ns = 100 * OKV_NS_PER_MS;
 static const uint64_t backoff_last_ns = 5 * OKV_NS_PER_S;
@@ -79,7 +77,7 @@ static void connected(void *context)
 	hello->type = OKV_PEER_HELLO;
 	hello->request_id = 0;
 	memset(hello->hello.cluster, 0, sizeof(hello->hello.cluster));
-	memcpy(hello->hello.cluster, CLUSTER, sizeof(CLUSTER));
+	memcpy(hello->hello.cluster, OKV__CLUSTER, sizeof(OKV__CLUSTER));
 	hello->hello.requester = remote->peers->incarnation;
 	okv__link_send(&remote->link, hello);
 }
@@ -122,10 +120,15 @@ static bool message_came(void *context, const struct okv_peer_message *message)
 
 	if (!remote->is_up)
 		return welcome(remote, message);
+	const struct okv_requester_counts *counts = okv_requester_counts(peers->requester);
+	uint64_t releases = counts->releases;
+
 	if (!okv_requester_reply(peers->requester, remote->index, message, okv_loop_now_ns(peers->loop))) {
 		lose(remote, EPROTO, "it broke the protocol");
 		return false;
 	}
+	if (counts->releases != releases)
+		okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_RELEASE][true], counts->last_release_ns);
 	okv__peers_act(peers);
 	return okv__link_is_open(&remote->link);
 }
@@ -244,10 +247,11 @@ static enum okv_status start_read(struct okv_peers *peers, struct okv_transfer *
 		return OKV_ERR_NO_MEMORY;
 	read->transfer = transfer;
 	okv_list_init(&read->node);
-	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_AUTHORISE], now_ns - transfer->asked_ns);
+	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_AUTHORISE][true], now_ns - transfer->asked_ns);
 	enum okv_status status = reserve(peers, read, range);
 	read->started_ns = okv_loop_now_ns(peers->loop);
-	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_ALLOCATE], read->started_ns - now_ns);
+	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_ALLOCATE][status == OKV_OK],
+			      read->started_ns - now_ns);
 	memcpy(token.bytes, transfer->token, sizeof(token.bytes));
 	if (status == OKV_OK)
 		status = okv_mover_read(peers->mover, remote->host, remote->data_port, &token, range, transfer->count,
@@ -294,7 +298,8 @@ void okv__peers_read_event(struct okv_peers *peers, const struct okv_mover_event
 	if (event->status != OKV_OK)
 		okv_log(OKV_LOG_WARN, "peer", "a read from peer %s ends early: %s", peers->remote[transfer->peer].name,
 			okv_status_name(event->status));
-	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_READ], now_ns - read->started_ns);
+	okv_metric_observe_ns(peers->metrics.stage_seconds[OKV__STAGE_READ][event->status == OKV_OK],
+			      now_ns - read->started_ns);
 	free_read(peers, read);
 	okv_requester_read_ended(peers->requester, transfer, event->status, now_ns);
 }

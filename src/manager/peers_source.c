@@ -11,8 +11,6 @@
 #include "okv/base/rng.h"
 #include "peers_object.h"
 
-#define CLUSTER "orbitkv"
-
 static void drop(struct okv__inbound *inbound)
 {
 	struct okv_peers *peers = inbound->peers;
@@ -59,7 +57,7 @@ static bool hello(struct okv__inbound *inbound, const struct okv_peer_message *m
 {
 	struct okv_peers *peers = inbound->peers;
 	struct okv_peer_message *answer = answer_to(peers, message, OKV_PEER_WELCOME);
-	bool is_ours = strcmp(message->hello.cluster, CLUSTER) == 0;
+	bool is_ours = strcmp(message->hello.cluster, OKV__CLUSTER) == 0;
 
 	answer->welcome.refusal = is_ours ? OKV_PEER_GRANTED : OKV_PEER_REFUSED_CLUSTER;
 	answer->welcome.owner = peers->incarnation;

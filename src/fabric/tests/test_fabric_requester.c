@@ -30,7 +30,10 @@ static void a_fetch_locates_authorises_reads_and_releases(void **state)
 	assert_int_equal(rig.result[0].leading, 5);
 	assert_int_equal(rig.result[0].bytes, 5 * BLOCK_BYTES);
 	assert_int_equal(okv_requester_counts(rig.requester)->completions_outstanding, 1);
+	rig.now_ns += 7;
 	released(&rig, 0, ticket);
+	assert_int_equal(okv_requester_counts(rig.requester)->releases, 1);
+	assert_int_equal(okv_requester_counts(rig.requester)->last_release_ns, 7);
 	expect_silence(&rig);
 	rig_done(&rig);
 }

@@ -63,6 +63,18 @@ static void a_chain_is_fetched_byte_for_byte_and_released(void **state)
 	assert_int_equal(okv_metric_value(pair.reader.peers->metrics.completions), 0);
 	assert_int_equal(okv_metric_value(pair.source.peers->metrics.lock_active), 0);
 	assert_int_equal(okv_metric_value(pair.source.peers->metrics.authorised), 1);
+	struct okv_buf text = {0};
+	okv_metrics_render(pair.reader.metrics, &text);
+	okv_buf_append(&text, "", 1);
+	static const char *const stages[] = {"authorization", "allocation", "read", "release"};
+	for (int i = 0; i < 4; i++) { /* one of each */
+		char line[120];
+
+		snprintf(line, sizeof(line),
+			 "orbitkv_remote_stage_duration_seconds_count{stage=\"%s\",status=\"ok\"} 1\n", stages[i]);
+		assert_non_null(strstr((const char *)text.data, line));
+	}
+	okv_buf_done(&text);
 	pair_close(&pair);
 }
 

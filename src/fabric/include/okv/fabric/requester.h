@@ -99,6 +99,7 @@ struct okv_requester_counts {
 	uint64_t fetches, wants, transfers, reading, completions_outstanding; /* now */
 	uint64_t completion_retries, completion_rejections, peers_gone;	      /* ever */
 	uint64_t fetched_blocks, fetched_bytes, coalesced_wants, replans;
+	uint64_t releases, last_release_ns; /* acknowledged ones; how long the latest took from its first asking */
 	uint64_t bad_crc, bad_length, bad_identity; /* blocks refused */
 	uint64_t refusals[OKV_PEER_REFUSAL_COUNT];  /* by sources */
 };
