@@ -12,7 +12,7 @@
 #include "okv/manager/manager.h"
 
 struct settings {
-	char *socket, *http, *listen, *node_id;
+	char *socket, *http, *listen;
 	struct okv__strings peers;
 	uint64_t pool_size, peer_deadline_ms;
 	unsigned log_level;
@@ -101,8 +101,6 @@ static enum okv_status create(const struct settings *settings, struct running *r
 	if (status != OKV_OK)
 		return status;
 
-	char host[64] = "orbitkv";
-	(void)!gethostname(host, sizeof(host) - 1);
 	const struct okv_manager_options options = {
 		.socket_path = settings->socket ? settings->socket : path,
 		.pool_bytes = settings->pool_size,
@@ -113,7 +111,6 @@ static enum okv_status create(const struct settings *settings, struct running *r
 		.peers = (const char *const *)settings->peers.item,
 		.peer_count = settings->peers.count,
 		.peer_deadline_ns = settings->peer_deadline_ms * OKV_NS_PER_MS,
-		.node_id = settings->node_id ? settings->node_id : host,
 		.faults = getenv("ORBITKV_FAULTS"),
 	};
 	status = okv_loop_create(okv_clock_boottime(), &running->loop, reason);
@@ -194,8 +191,6 @@ static const struct okv__option options[] = {
 	{"peer", OKV__OPTION_STRINGS, FIELD(peers), "HOST:PORT", NULL, "Another manager.", 0, 0},
 	{"peer-deadline-ms", OKV__OPTION_INTEGER, FIELD(peer_deadline_ms), "MS", "3000",
 	 "How long a request waits for a silent peer.", 1, 600000},
-	{"node-id", OKV__OPTION_STRING, FIELD(node_id), "NAME", NULL,
-	 "What others call this host; its host name without it.", 0, 0},
 	{"log-level", OKV__OPTION_CHOICE, FIELD(log_level), "error|warn|info|debug", "info", "What is logged.", 0, 0},
 };
 

@@ -66,7 +66,6 @@ static enum okv_status open_peers(struct okv_manager *manager, const struct okv_
 		.metrics = manager->registry,
 		.faults = &manager->faults,
 		.incarnation = manager->incarnation,
-		.node_id = options->node_id,
 		.listen_address = options->listen_address,
 		.listen_port = options->listen_port,
 		.peers = options->peers,

@@ -32,8 +32,7 @@ struct okv_peers_options {
 	struct okv_metrics *metrics;
 	struct okv_faults *faults;
 	struct okv_uuid incarnation;
-	const char *node_id; /* strings: copied */
-	const char *listen_address;
+	const char *listen_address; /* strings: copied */
 	uint16_t listen_port;
 	const char *const *peers;
 	size_t peer_count;

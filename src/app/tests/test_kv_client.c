@@ -67,7 +67,6 @@ static void start_manager(struct stage *stage, const char *faults)
 		.http_address = "127.0.0.1",
 		.listen_address = "127.0.0.1",
 		.peer_deadline_ns = OKV_NS_PER_S,
-		.node_id = "test",
 		.faults = faults,
 	};
 

@@ -31,7 +31,6 @@ void stage_open(struct stage *stage, uint64_t pool_bytes, const char *faults)
 		.pool_bytes = pool_bytes,
 		.http_address = "127.0.0.1",
 		.listen_address = "",
-		.node_id = "test",
 		.faults = faults,
 	};
 	assert_int_equal(okv_manager_create(stage->loop, &options, &stage->manager, &reason), OKV_OK);

@@ -54,7 +54,6 @@ void node_open(struct node *node, struct okv_loop *loop, uint16_t peer_port, uin
 		.metrics = node->metrics,
 		.faults = &node->faults,
 		.incarnation = okv_uuid_random(),
-		.node_id = "test",
 		.listen_address = "127.0.0.1",
 		.peers = names,
 		.peer_count = (peer_port != 0 ? 1U : 0U) + (second_port != 0 ? 1U : 0U),

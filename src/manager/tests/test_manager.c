@@ -509,8 +509,7 @@ static void what_a_manager_cannot_do_is_refused_at_its_start(void **state)
 	struct okv_manager_options good = {.socket_path = "okv-refused.sock",
 					   .pool_bytes = MIB,
 					   .http_address = "127.0.0.1",
-					   .listen_address = "",
-					   .node_id = "test"},
+					   .listen_address = ""},
 				   bad;
 
 	assert_int_equal(okv_loop_create(okv_clock_virtual(&now_ns), &loop, &reason), OKV_OK);

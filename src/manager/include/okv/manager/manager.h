@@ -35,7 +35,6 @@ struct okv_manager_options {
 	const char *const *peers;   /* "HOST:PORT" of other managers */
 	size_t peer_count;
 	uint64_t peer_deadline_ns; /* how long a request waits for a silent peer */
-	const char *node_id;	   /* printable; for people */
 	const char *faults;	   /* fault points to arm, as in okv/base/fault.h; NULL or "" for none */
 };
 
