@@ -10,7 +10,7 @@ import struct
 import time
 
 import pytest
-import session_client as sc
+from orbitkv_tools import session_client as sc
 from orbitkv_tools.process import Cluster, free_port, wait_until
 
 HELLO_FRAME = struct.pack("<4sHHIQH7s16s", b"OKVC", 1, 1, 25, 1, 7, b"orbitkv", b"r" * 16)

@@ -5,16 +5,16 @@ dies by itself, and when all that is left is idle, every gauge of every manager 
 process held stays held. ORBITKV_STRESS_S makes the run longer, ORBITKV_STRESS_SEED repeats one.
 """
 import os
-import pathlib
 import random
 import signal
 import sys
 import time
 
 import pytest
+from orbitkv_tools import session_client
 from orbitkv_tools.process import Cluster, free_port, wait_until
 
-SESSION_CLIENT = pathlib.Path(__file__).with_name("session_client.py")
+SESSION_CLIENT = session_client.__file__
 DRAINED = ("orbitkv_sessions", "orbitkv_query_reserved_bytes", "orbitkv_inflight_bytes", "orbitkv_transfer_lock_active",
            "orbitkv_transfer_reserved_bytes", "orbitkv_transfer_completion_outstanding",
            "orbitkv_pinned_for_load_entries", "orbitkv_pinned_for_load_unique_blocks",
