@@ -98,17 +98,21 @@ void okv__exchange_abandon(struct okv_engine *engine, struct okv__lane *lane)
 	lane->restore = NULL;
 }
 
-/* The lane's next page has arrived in `index`, held by the caller, who gives it away. */
-static void adopt(struct okv_engine *engine, struct okv__lane *lane, uint32_t index)
+/* The lane's next pages have arrived in `pages`, held by the caller, who gives them away. */
+static void adopt(struct okv_engine *engine, struct okv__lane *lane, const uint32_t *pages, uint32_t count)
 {
-	uint32_t i = lane->page_count, page_tokens = engine->layout.page_tokens;
+	uint32_t first = lane->page_count, page_tokens = engine->layout.page_tokens;
 
-	okv__lane_append(engine, lane, index);
-	okv_graph_rotate(engine->graph, &lane->table[i], i * page_tokens, page_tokens);
-	okv__lane_name(engine, lane, i);
-	engine->pages.page[lane->page[i]].is_offered = true;
+	for (uint32_t i = 0; i < count; i++)
+		okv__lane_append(engine, lane, pages[i]);
+	if (count > 0)
+		okv_graph_rotate(engine->graph, &lane->table[first], first * page_tokens, count * page_tokens);
+	for (uint32_t i = first; i < lane->page_count; i++) {
+		okv__lane_name(engine, lane, i);
+		engine->pages.page[lane->page[i]].is_offered = true;
+	}
 	lane->named_count = lane->page_count;
-	lane->usage.restored_tokens += page_tokens;
+	lane->usage.restored_tokens += count * page_tokens;
 }
 
 static void finish_restore(struct okv_engine *engine, struct okv__transfer *transfer,
@@ -129,8 +133,7 @@ static void finish_restore(struct okv_engine *engine, struct okv__transfer *tran
 	okv_metric_add(engine->metrics.restored_remote_bytes, (int64_t)completion->remote_bytes);
 	for (uint32_t i = transfer->count; i-- > completion->blocks;)
 		okv__lane_give_back(engine, lane, transfer->page[i]);
-	for (uint32_t i = 0; i < completion->blocks; i++)
-		adopt(engine, lane, transfer->page[i]);
+	adopt(engine, lane, transfer->page, completion->blocks);
 	free(transfer);
 	okv__engine_restored(engine, lane);
 }

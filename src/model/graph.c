@@ -601,40 +601,50 @@ void okv_graph_step(struct okv_graph *graph, const struct okv_graph_row *rows, u
 
 struct rotation {
 	const struct okv_graph *graph;
-	const struct okv_kv_page *page;
-	uint32_t position, tokens, layers_a_chunk;
+	const struct okv_kv_page *pages;
+	uint32_t position, tokens, units, units_a_chunk; /* a unit is one layer of one page */
 };
+
+static void rotate_unit(const struct rotation *rotation, uint32_t unit)
+{
+	const struct okv_graph *graph = rotation->graph;
+	const struct okv_model_shape *s = &graph->model->shape;
+	uint32_t page_tokens = graph->layout.page_tokens, index = unit / s->layers, layer = unit % s->layers;
+	uint32_t left = rotation->tokens - index * page_tokens;
+	const struct okv_kv_page *page = &rotation->pages[index];
+	size_t head_bytes = s->head_dim * graph->element, segment = graph->layout.segment_bytes;
+
+	for (uint32_t head = 0; head < s->kv_heads; head++)
+		graph->kernels->rotate(page->bytes + 2 * layer * segment + head * head_bytes,
+				       (size_t)s->kv_heads * s->head_dim, graph->layout.dtype == OKV_KV_F32,
+				       rope_at(graph, rotation->position + index * page_tokens), s->head_dim,
+				       left < page_tokens ? left : page_tokens, page_tokens,
+				       page->rotated + layer * segment + head * head_bytes * page_tokens);
+}
 
 static void rotate_chunk(void *context, uint32_t chunk, unsigned thread)
 {
 	const struct rotation *rotation = context;
-	const struct okv_graph *graph = rotation->graph;
-	const struct okv_model_shape *s = &graph->model->shape;
-	uint32_t end = (chunk + 1) * rotation->layers_a_chunk;
-	size_t head_bytes = s->head_dim * graph->element, segment = graph->layout.segment_bytes;
+	uint32_t end = (chunk + 1) * rotation->units_a_chunk;
 
 	(void)thread;
-	for (uint32_t layer = chunk * rotation->layers_a_chunk; layer < end && layer < s->layers; layer++)
-		for (uint32_t head = 0; head < s->kv_heads; head++)
-			graph->kernels->rotate(rotation->page->bytes + 2 * layer * segment + head * head_bytes,
-					       (size_t)s->kv_heads * s->head_dim, graph->layout.dtype == OKV_KV_F32,
-					       rope_at(graph, rotation->position), s->head_dim, rotation->tokens,
-					       graph->layout.page_tokens,
-					       rotation->page->rotated + layer * segment +
-						       head * head_bytes * graph->layout.page_tokens);
+	for (uint32_t unit = chunk * rotation->units_a_chunk; unit < end && unit < rotation->units; unit++)
+		rotate_unit(rotation, unit);
 }
 
-void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *page, uint32_t position, uint32_t tokens)
+void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *pages, uint32_t position, uint32_t tokens)
 {
-	uint32_t chunks = okv_workers_threads(graph->workers) * 2;
+	const struct okv_model_shape *s = &graph->model->shape;
+	uint32_t chunks =
+		okv_workers_threads(graph->workers) * 8; /* so that a thread that was held up costs an eighth */
+	uint32_t units = divided_up(tokens, graph->layout.page_tokens) * s->layers;
 	struct rotation rotation = {.graph = graph,
-				    .page = page,
+				    .pages = pages,
 				    .position = position,
 				    .tokens = tokens,
-				    .layers_a_chunk = divided_up(graph->model->shape.layers, chunks)};
+				    .units = units,
+				    .units_a_chunk = divided_up(units, chunks)};
 
-	OKV_ASSERT(tokens >= 1 && tokens <= graph->layout.page_tokens);
-	OKV_ASSERT(position + tokens <= graph->model->shape.context);
-	okv_workers_run(graph->workers, rotate_chunk, &rotation,
-			divided_up(graph->model->shape.layers, rotation.layers_a_chunk));
+	OKV_ASSERT(tokens >= 1 && tokens <= s->context && position <= s->context - tokens);
+	okv_workers_run(graph->workers, rotate_chunk, &rotation, divided_up(units, rotation.units_a_chunk));
 }

@@ -119,10 +119,14 @@ static uint64_t *fake_rotated(const struct okv_kv_page *page, uint32_t token)
 	return (uint64_t *)(void *)page->rotated + token;
 }
 
-void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *page, uint32_t position, uint32_t tokens)
+void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *pages, uint32_t position, uint32_t tokens)
 {
-	for (uint32_t i = 0; i < tokens; i++)
-		*fake_rotated(page, i) = okv_mix64(*fake_slot(graph, page, 0, i) ^ okv_mix64(position + i));
+	for (uint32_t i = 0; i < tokens; i++) {
+		const struct okv_kv_page *page = &pages[i / graph->layout.page_tokens];
+		uint32_t slot = i % graph->layout.page_tokens;
+
+		*fake_rotated(page, slot) = okv_mix64(*fake_slot(graph, page, 0, slot) ^ okv_mix64(position + i));
+	}
 }
 
 static uint64_t fake_attend(const struct okv_graph *graph, const struct okv_kv_page *pages, uint32_t positions)

@@ -94,7 +94,8 @@ const struct okv_kv_layout *okv_graph_layout(const struct okv_graph *graph);
  */
 void okv_graph_step(struct okv_graph *graph, const struct okv_graph_row *rows, uint32_t count, float *ret_logits);
 
-/* Derives the rotated plane of the first `tokens` tokens of a page whose first token has position `position`. */
-void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *page, uint32_t position, uint32_t tokens);
+/* Derives the rotated planes of `tokens` tokens that fill consecutive pages from the first page's first token on, which
+ * has position `position`. The last page may be part full. */
+void okv_graph_rotate(struct okv_graph *graph, const struct okv_kv_page *pages, uint32_t position, uint32_t tokens);
 
 #endif
