@@ -522,6 +522,26 @@ static void a_read_that_was_sent_whole_stays_pinned_until_released(void **state)
 	rig_done(&rig);
 }
 
+static void a_connection_that_closes_before_its_answer_is_sent_gets_none(void **state)
+{
+	(void)state;
+	struct rig rig;
+	enum okv_peer_refusal refusal;
+	uint32_t blocks;
+
+	rig_init(&rig, 100);
+	assert_int_equal(authorise(&rig, 1, 2), OKV_PEER_GRANTED);
+	mover_ended(&rig, 1, false);
+	struct okv_ticket ticket = {.window = rig.window, .slot = 3, .generation = 1};
+	struct okv_source_reply reply = {.connection = &rig, .request_id = 1};
+	assert_false(okv_source_release(rig.source, &ticket, reply, &refusal, &blocks));
+	okv_source_forget_connection(rig.source, &rig); /* the hold is over already, and waits for the driver */
+	drain(&rig);
+	assert_int_equal(rig.finished, 1);
+	assert_null(rig.replied.connection);
+	rig_done(&rig);
+}
+
 /* --- random sequences --------------------------------------------------------------------------------------------- */
 
 /* What history alone says about one slot of one window. */
@@ -647,6 +667,7 @@ int main(void)
 		cmocka_unit_test(a_reader_that_is_gone_is_fenced_and_its_holds_end_with_the_mover),
 		cmocka_unit_test(a_read_that_its_reader_breaks_off_is_over_and_its_window_goes_on),
 		cmocka_unit_test(a_read_that_is_broken_off_cuts_no_other_of_its_window),
+		cmocka_unit_test(a_connection_that_closes_before_its_answer_is_sent_gets_none),
 		cmocka_unit_test(a_read_that_was_sent_whole_stays_pinned_until_released),
 		cmocka_unit_test(random_sequences_agree_with_history),
 	};

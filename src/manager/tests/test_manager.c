@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <signal.h>
+#include <sys/fsuid.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,6 +78,27 @@ static void a_second_publish_of_the_same_blocks_copies_nothing(void **state)
 	assert_int_equal(engine_chain(&engine, OKV_RING_PUBLISH, 1, 4).count, 4);
 	assert_true(stage_metric(&stage, "orbitkv_save_bytes_total") == 4 * PAGE);
 	assert_true(stage_metric(&stage, "orbitkv_cache_block_insertions_total") == 4);
+	engine_drop(&engine);
+	stage_close(&stage);
+}
+
+static void an_engine_of_another_user_is_refused(void **state)
+{
+	(void)state;
+	struct stage stage;
+	struct engine engine;
+
+	if (geteuid() != 0)
+		skip();
+	stage_open(&stage, 4 * MIB, NULL);
+	assert_int_equal(seteuid(65534), 0);
+	setfsuid(0); /* it may open the socket, as if the file's mode were another */
+	engine_connect(&stage, &engine);
+	assert_int_equal(seteuid(0), 0);
+	STAGE_UNTIL(&stage, !engine_read_socket(&engine));
+	assert_int_equal(engine.refusal.status, OKV_ERR_PERMISSION);
+	assert_non_null(strstr(engine.refusal.text, "run both as one user"));
+	assert_true(stage_metric(&stage, "orbitkv_session_refusals_total") == 1);
 	engine_drop(&engine);
 	stage_close(&stage);
 }
@@ -532,6 +554,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_published_is_prepared_and_read_byte_for_byte),
 		cmocka_unit_test(a_second_publish_of_the_same_blocks_copies_nothing),
+		cmocka_unit_test(an_engine_of_another_user_is_refused),
 		cmocka_unit_test(a_block_of_another_key_is_a_miss),
 		cmocka_unit_test(a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
