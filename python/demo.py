@@ -104,8 +104,11 @@ class Demo:
 
     def compute_on_a(self, number, tokens):
         messages = prompt(number, tokens)
+        before = self.engine_a.published_pages()
         cold = self.ask(self.engine_a, messages)
-        self.manager_a.json("POST", "/cache/sync")
+        wanted = before + pages(cold["prompt_tokens"])
+        published = wait_until(lambda: self.engine_a.published_pages() >= wanted, 15)
+        self.check(f"publish {cold['prompt_tokens']}", "A's manager holds every whole page of the prompt", published)
         return messages, cold
 
     def cold_and_restored(self):

@@ -18,7 +18,6 @@ PROMPTS = {512: ">= 10x", 1024: ">= 20x", 2048: ">= 30x"}
 LIMIT_BAR, RESIDENT_BAR = "<= 2x", "<= 3x"
 STEP_TOKENS = 9  # the time of one decode step is the mean of this many less one
 MEMORY_MIB = 256
-PUBLISHED = "orbitkv_engine_published_pages_total"
 
 
 class Pair:
@@ -35,10 +34,10 @@ class Pair:
 
     def compute(self, prompt):
         """Computes on A; returns when A's manager holds every page that can be restored."""
-        wanted = self.engine_a.metrics()[PUBLISHED] + ours.page_count(len(prompt))
+        wanted = self.engine_a.published_pages() + ours.page_count(len(prompt))
         cold, _ = ours.complete(self.engine_a, prompt, 1, "full")
         ours.expect(cold, computed_tokens=len(prompt))
-        if not wait_until(lambda: self.engine_a.metrics()[PUBLISHED] >= wanted, 15, 0.01):
+        if not wait_until(lambda: self.engine_a.published_pages() >= wanted, 15, 0.01):
             raise ours.BenchError("engine A did not publish every page of a prompt")
         self.manager_a.json("POST", "/cache/sync")
 

@@ -227,6 +227,10 @@ class Engine(Http):
         super().__init__(program.ready_match.group(1))
         self.program = program
 
+    def published_pages(self):
+        """Pages that the manager has taken or had: what is counted here can be restored elsewhere."""
+        return self.metrics()["orbitkv_engine_published_pages_total"]
+
 
 class Cluster:
     """Managers and engines of one run."""

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,7 +23,7 @@ static void refuse(struct okv_manager *manager, int socket, enum okv_status stat
 {
 	struct okv_session_message message = {.type = OKV_SESSION_REFUSE, .refuse = {.status = status}};
 
-	strncpy(message.refuse.text, text, sizeof(message.refuse.text) - 1);
+	snprintf(message.refuse.text, sizeof(message.refuse.text), "%s", text);
 	send_message(socket, &message, NULL, 0);
 	okv_metric_add(manager->metrics.session_refusals, 1);
 	okv_log(OKV_LOG_WARN, "session", "an engine is refused: %s", text);

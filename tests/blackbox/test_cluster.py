@@ -31,6 +31,15 @@ def ask(engine, number, cache="full", tokens=8):
     return text, usage["orbitkv"], usage["prompt_tokens"], first_s
 
 
+def fill(engine, number):
+    """Computes a prompt and returns its answer once the engine's manager holds all its whole pages."""
+    before = engine.published_pages()
+    text, _, prompt_tokens, _ = ask(engine, number)
+    wanted = before + whole_pages(prompt_tokens) / PAGE_TOKENS
+    assert wait_until(lambda: engine.published_pages() >= wanted, 30)
+    return text
+
+
 def whole_pages(prompt_tokens):
     return (prompt_tokens - 1) // PAGE_TOKENS * PAGE_TOKENS
 
@@ -78,8 +87,7 @@ def test_an_engine_goes_on_when_its_manager_is_killed_and_attaches_to_the_next_o
 
     again = cluster.manager("manager-2", socket=manager.socket)
     assert attached(again)
-    ask(engine, 3)
-    again.json("POST", "/cache/sync")
+    fill(engine, 3)
     assert again.metrics()["orbitkv_cache_block_insertions_total"] > 0
     assert_drained(again)
 
@@ -88,8 +96,7 @@ def test_a_fresh_engine_restores_what_an_earlier_one_of_the_same_host_published(
     manager = cluster.manager("manager")
     first = cluster.engine("first", manager)
     assert attached(manager)
-    control = ask(first, 1)[0]
-    manager.json("POST", "/cache/sync")
+    control = fill(first, 1)
     assert first.program.stop() == 0
 
     second = cluster.engine("second", manager)
@@ -102,8 +109,7 @@ def test_a_fresh_engine_restores_what_an_earlier_one_of_the_same_host_published(
 
 def test_a_silent_peer_costs_one_deadline_and_keeps_its_pin(cluster):
     a, b, engine_a, engine_b = pair(cluster, faults_a="mover_stall_ms=60000")
-    ask(engine_a, 1)
-    a.json("POST", "/cache/sync")
+    fill(engine_a, 1)
     control = ask(engine_b, 1, "off")[0]
     text, usage, _, first_s = ask(engine_b, 1)
     assert text == control
@@ -115,8 +121,7 @@ def test_a_silent_peer_costs_one_deadline_and_keeps_its_pin(cluster):
 
 def test_a_stopped_reader_keeps_the_pins_of_its_source_until_it_is_dead(cluster):
     a, b, engine_a, engine_b = pair(cluster, faults_a="mover_stall_ms=1500")
-    ask(engine_a, 1)
-    a.json("POST", "/cache/sync")
+    fill(engine_a, 1)
     asking = threading.Thread(target=lambda: ask(engine_b, 1), daemon=True)
     asking.start()
     assert wait_until(lambda: a.metrics()["orbitkv_transfer_lock_active"] > 0, 10, 0.01)
@@ -133,8 +138,7 @@ def test_a_stopped_reader_keeps_the_pins_of_its_source_until_it_is_dead(cluster)
 
 def test_a_killed_readers_pins_end_as_reader_gone(cluster):
     a, b, engine_a, engine_b = pair(cluster, faults_a="mover_stall_ms=2500")
-    ask(engine_a, 1)
-    a.json("POST", "/cache/sync")
+    fill(engine_a, 1)
     asking = threading.Thread(target=lambda: ask(engine_b, 1), daemon=True)
     asking.start()
     assert wait_until(lambda: a.metrics()["orbitkv_transfer_lock_active"] > 0, 10, 0.01)
@@ -145,8 +149,7 @@ def test_a_killed_readers_pins_end_as_reader_gone(cluster):
 
 def test_a_peer_that_resets_in_mid_read_costs_a_recompute(cluster):
     a, b, engine_a, engine_b = pair(cluster, faults_a="mover_cut_after_bytes=1000000")
-    ask(engine_a, 1)
-    a.json("POST", "/cache/sync")
+    fill(engine_a, 1)
     control = ask(engine_b, 1, "off")[0]
     text, usage, prompt_tokens, _ = ask(engine_b, 1)
     assert text == control
@@ -169,8 +172,7 @@ def test_another_kv_dtype_is_another_identity(cluster):
     manager = cluster.manager("manager")
     half = cluster.engine("half", manager)
     assert attached(manager)
-    ask(half, 1)
-    manager.json("POST", "/cache/sync")
+    fill(half, 1)
     single = cluster.engine("single", manager, options=("--kv-dtype", "f32"))
     assert attached(manager, 2)
     text, usage, _, _ = ask(single, 1)
