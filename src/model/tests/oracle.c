@@ -10,6 +10,15 @@
 
 enum { WIDTH_MAX = 512, VISIBLE_MAX = 1024 };
 
+/* fmaf() is exact wherever it is computed; as an instruction it is twenty times faster than as a call of the C library.
+ */
+#define FMA __attribute__((target("fma")))
+
+bool oracle_can_run(void)
+{
+	return __builtin_cpu_supports("fma");
+}
+
 struct oracle {
 	const struct okv_gguf *gguf;
 	const struct okv_model_shape *s;
@@ -149,7 +158,7 @@ static float sum32(const float *x)
 	return tree8(p);
 }
 
-static float chain(const struct okv_gguf_tensor *tensor, uint32_t row, const float *x, uint64_t from, uint64_t to)
+FMA static float chain(const struct okv_gguf_tensor *tensor, uint32_t row, const float *x, uint64_t from, uint64_t to)
 {
 	float out = 0;
 
@@ -235,7 +244,7 @@ static void round_kv(const struct oracle *o, float *x, uint32_t count)
 		x[i] = okv_widen(okv_narrow(x[i]));
 }
 
-static void attend_head(const struct oracle *o, const float *q, const float *keys, const float *values, float *out)
+FMA static void attend_head(const struct oracle *o, const float *q, const float *keys, const float *values, float *out)
 {
 	uint32_t dim = o->s->head_dim, stride = o->s->kv_heads * dim, visible = o->position + 1;
 	float p[VISIBLE_MAX] = {0}, most = 0, total = 0;

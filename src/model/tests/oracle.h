@@ -6,12 +6,16 @@
 #ifndef OKV_MODEL_TESTS_ORACLE_H
 #define OKV_MODEL_TESTS_ORACLE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "okv/model/gguf.h"
 #include "okv/model/graph.h"
 
 struct oracle;
+
+/* False on a processor without FMA, for which the oracle is not compiled. */
+bool oracle_can_run(void);
 
 /* `gguf` and `shape` are borrowed and must be those of a model that loads. */
 struct oracle *oracle_create(const struct okv_gguf *gguf, const struct okv_model_shape *shape, enum okv_kv_dtype dtype);
