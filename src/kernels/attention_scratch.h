@@ -25,6 +25,7 @@ static inline size_t okv__attend_scratch_floats(uint32_t head_dim, uint32_t visi
 	       OKV_QUERY_VECTORS * okv__scores_stride(visible_max);
 }
 
+/* Written through the pointers that it gives out. NOLINTNEXTLINE(readability-non-const-parameter) */
 static inline struct okv__attend_scratch okv__attend_scratch_of(float *memory, uint32_t head_dim, uint32_t visible_max)
 {
 	size_t per_vector = (size_t)OKV_QUERY_VECTORS * head_dim;

@@ -222,7 +222,7 @@ static void show_text(struct run *run)
 {
 	if (run->options->json || run->text.size == 0)
 		return;
-	fwrite(run->text.data, 1, run->text.size, run->out);
+	(void)fwrite(run->text.data, 1, run->text.size, run->out);
 	note_lost_output(run);
 	okv_buf_clear(&run->text);
 }
