@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "okv/base/digest.h"
 #include "okv/base/rng.h"
 #include "okv/kernels/kernels.h"
 
@@ -569,6 +570,38 @@ static void rope_table_is_as_near_to_libm_as_a_float_can_be(void **state)
 	free(table);
 }
 
+/*
+ * Every schedule's oracle reads this table too, so its bits are held to constants: bases of real models, and one whose
+ * logarithm needs the whole series (2^17 * 2/3, the edge of the reduction).
+ */
+static void rope_table_keeps_its_bits(void **state)
+{
+	(void)state;
+	enum { POSITIONS = 4096, DIM = 64 };
+	static const struct {
+		double theta;
+		uint64_t hash;
+	} tables[] = {{1e4, 0xa18354fa94a1adb3},
+		      {1e5, 0x83a88a15ab401b88},
+		      {5e5, 0x99f8595cd632a16a},
+		      {1e6, 0xd897dff11071f0a9},
+		      {87381.5, 0xfcfb41b7a1459e63}};
+	float *table = take((size_t)POSITIONS * DIM * 4);
+
+	for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+		struct okv_crc crc;
+		uint64_t hash;
+
+		okv_rope_table(tables[i].theta, DIM, DIM, POSITIONS, table);
+		crc = okv_crc_of(table, (size_t)POSITIONS * DIM * 4);
+		memcpy(&hash, crc.bytes, sizeof hash);
+		if (hash != tables[i].hash)
+			fail_msg("base %g: the table's hash is %#llx, not %#llx", tables[i].theta,
+				 (unsigned long long)hash, (unsigned long long)tables[i].hash);
+	}
+	free(table);
+}
+
 static void a_packed_row_reads_back_as_its_values(void **state)
 {
 	(void)state;
@@ -622,6 +655,7 @@ int main(void)
 		BOTH(self_test_passes),
 		cmocka_unit_test(self_test_refuses_one_changed_bit_of_any_kernel_by_name),
 		cmocka_unit_test(rope_table_is_as_near_to_libm_as_a_float_can_be),
+		cmocka_unit_test(rope_table_keeps_its_bits),
 		cmocka_unit_test(a_packed_row_reads_back_as_its_values),
 		cmocka_unit_test(float_mode_is_checked_and_set),
 	};
