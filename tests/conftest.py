@@ -26,6 +26,9 @@ SECONDS_FOR_ONE_TEST = 300
 def pytest_configure(config):
     # Orphans of our children become our own children, so that none can hide from the look after each test.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A run in the background, or under nohup, ignores these, and so would every program that it starts and signals.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
