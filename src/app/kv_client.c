@@ -63,6 +63,7 @@ static void clear(int fd)
 
 /* ---- the step thread ---- */
 
+/* An order about blocks, at least one of them, with copies of their token ids behind it; NULL without memory. */
 static struct order *order_of(enum order_kind kind, const struct okv_kv_block *blocks, uint32_t count)
 {
 	struct order *order = calloc(1, sizeof(*order));
@@ -70,9 +71,9 @@ static struct order *order_of(enum order_kind kind, const struct okv_kv_block *b
 
 	for (uint32_t i = 0; i < count; i++)
 		tokens += blocks[i].token_count;
-	if (order && count)
+	if (order)
 		order->blocks = malloc(count * sizeof(struct orbitkv_block) + tokens * sizeof(uint32_t));
-	if (!order || (count && !order->blocks)) {
+	if (!order || !order->blocks) {
 		free(order);
 		return NULL;
 	}
@@ -139,10 +140,11 @@ static uint64_t source_publish(void *context, const struct okv_kv_block *blocks,
 static void source_cancel(void *context, uint64_t handle)
 {
 	struct okv__kv_client *client = context;
-	struct order *order = order_of(ORDER_CANCEL, NULL, 0);
+	struct order *order = calloc(1, sizeof(*order));
 
 	if (!order)
 		return; /* it ends by itself, later */
+	order->kind = ORDER_CANCEL;
 	order->handle = handle;
 	pthread_mutex_lock(&client->lock);
 	okv_list_push_back(&client->orders, &order->node);
