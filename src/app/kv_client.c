@@ -66,9 +66,11 @@ static void clear(int fd)
 /* An order about blocks, at least one of them, with copies of their token ids behind it; NULL without memory. */
 static struct order *order_of(enum order_kind kind, const struct okv_kv_block *blocks, uint32_t count)
 {
-	struct order *order = calloc(1, sizeof(*order));
+	struct order *order;
 	size_t tokens = 0;
 
+	OKV_ASSERT(count > 0);
+	order = calloc(1, sizeof(*order));
 	for (uint32_t i = 0; i < count; i++)
 		tokens += blocks[i].token_count;
 	if (order)
