@@ -8,7 +8,7 @@
  *
  *   okv-bench-mover SAMPLES BYTES...
  *
- * Prints one JSON object a size: bytes, samples_ns.
+ * Prints one JSON object a size and placement: bytes, placement, samples_ns.
  */
 #include <poll.h>
 #include <signal.h>
@@ -25,6 +25,7 @@
 
 #include "okv/base/digest.h"
 #include "okv/mover/mover.h"
+#include "placement.h"
 
 enum { SAMPLES_MAX = 1000, WARM_UP = 5, SIZES_MAX = 16 };
 
@@ -127,8 +128,8 @@ static uint64_t read_once(struct okv_mover *mover, uint16_t port, struct okv_mov
 	return end_ns - begin_ns;
 }
 
-static void measure(uint16_t port, const uint64_t *sizes, unsigned size_count, unsigned samples, const uint8_t *source,
-		    struct okv_mover_range destination)
+static void measure(enum placement placement, uint16_t port, const uint64_t *sizes, unsigned size_count,
+		    unsigned samples, const uint8_t *source, struct okv_mover_range destination)
 {
 	struct okv_mover *mover = mover_with("");
 
@@ -140,14 +141,44 @@ static void measure(uint16_t port, const uint64_t *sizes, unsigned size_count, u
 			uint64_t took_ns = read_once(mover, port, token_of(size, i), range, &expected);
 
 			if (i == WARM_UP)
-				printf("{\"bytes\": %llu, \"samples_ns\": [%llu", (unsigned long long)sizes[size],
+				printf("{\"bytes\": %llu, \"placement\": \"%s\", \"samples_ns\": [%llu",
+				       (unsigned long long)sizes[size], placement_name[placement],
 				       (unsigned long long)took_ns);
 			else if (i > WARM_UP)
 				printf(", %llu", (unsigned long long)took_ns);
 		}
 		printf("]}\n");
 	}
+	fflush(stdout); /* or the next source would inherit it */
 	okv_mover_destroy(mover);
+}
+
+/* A source in a process of its own and a reader in this one. */
+static void measure_placement(enum placement placement, const cpu_set_t *allowed, const uint64_t *sizes,
+			      unsigned size_count, unsigned samples, struct okv_mover_range source,
+			      struct okv_mover_range destination)
+{
+	int to_reader[2];
+	uint16_t port;
+
+	if (pipe(to_reader) != 0)
+		fail("pipe");
+	pid_t child = fork();
+	if (child < 0)
+		fail("fork");
+	if (!place(allowed, placement, child == 0))
+		fail("cannot choose processors");
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		serve(to_reader[1], sizes, size_count, samples, source);
+	}
+	if (read(to_reader[0], &port, sizeof(port)) != sizeof(port))
+		fail("the source did not start");
+	measure(placement, port, sizes, size_count, samples, source.bytes, destination);
+	close(to_reader[0]);
+	close(to_reader[1]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
 }
 
 int main(int argc, char **argv)
@@ -155,8 +186,7 @@ int main(int argc, char **argv)
 	const unsigned samples = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
 	uint64_t sizes[SIZES_MAX], largest = 1;
 	unsigned size_count = 0;
-	int to_reader[2];
-	uint16_t port;
+	const cpu_set_t allowed = placement_allowed();
 
 	if (samples < 1 || samples > SAMPLES_MAX || argc < 3 || argc > 2 + SIZES_MAX) {
 		fprintf(stderr, "usage: okv-bench-mover SAMPLES BYTES...\n1..%d samples\n", SAMPLES_MAX);
@@ -169,23 +199,10 @@ int main(int argc, char **argv)
 		largest = sizes[size_count] > largest ? sizes[size_count] : largest;
 		size_count++;
 	}
-	uint8_t *source = warm_memory(largest), *destination = warm_memory(largest);
+	const struct okv_mover_range source = {.bytes = warm_memory(largest), .size = largest};
+	const struct okv_mover_range destination = {.bytes = warm_memory(largest), .size = largest};
 
-	if (pipe(to_reader) != 0)
-		fail("pipe");
-	pid_t child = fork();
-	if (child < 0)
-		fail("fork");
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		serve(to_reader[1], sizes, size_count, samples,
-		      (struct okv_mover_range){.bytes = source, .size = largest});
-	}
-	if (read(to_reader[0], &port, sizeof(port)) != sizeof(port))
-		fail("the source did not start");
-	measure(port, sizes, size_count, samples, source,
-		(struct okv_mover_range){.bytes = destination, .size = largest});
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
+	for (enum placement placement = 0; placement < (CPU_COUNT(&allowed) > 1 ? PLACEMENTS : 1); placement++)
+		measure_placement(placement, &allowed, sizes, size_count, samples, source, destination);
 	return 0;
 }

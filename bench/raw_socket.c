@@ -8,8 +8,9 @@
  *   okv-bench-socket SAMPLES BYTES...                   our own source: every setting below, for each size
  *   okv-bench-socket SAMPLES --get PORT REQUEST BYTES   a server that answers the line REQUEST with exactly BYTES
  *
- * Prints one JSON object a line: bytes, connections, buffer_bytes (0: the kernel's own sizing), samples_ns. Nobody
- * knows beforehand which setting is best on a machine, so all are tried in turn and the reader takes the best.
+ * Prints one JSON object a line: bytes, placement (of our own source), connections, buffer_bytes (0: the kernel's own
+ * sizing), samples_ns. Nobody knows beforehand which setting is best on a machine, so all are tried in turn, and who
+ * reads the lines takes the best.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,6 +29,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "placement.h"
 
 enum { CONNECTIONS_MAX = 4, SAMPLES_MAX = 1000, REQUEST_BYTES = 8 };
 
@@ -195,10 +198,11 @@ static _Noreturn void serve(int listener, const struct setting *setting, uint8_t
 	_exit(0);
 }
 
-static void report(uint64_t bytes, const struct setting *setting, const uint64_t *samples_ns, unsigned samples)
+static void report(uint64_t bytes, const char *placement, const struct setting *setting, const uint64_t *samples_ns,
+		   unsigned samples)
 {
-	printf("{\"bytes\": %llu, \"connections\": %u, \"buffer_bytes\": %d, \"samples_ns\": [",
-	       (unsigned long long)bytes, setting->connections, setting->buffer_bytes);
+	printf("{\"bytes\": %llu, \"placement\": \"%s\", \"connections\": %u, \"buffer_bytes\": %d, \"samples_ns\": [",
+	       (unsigned long long)bytes, placement, setting->connections, setting->buffer_bytes);
 	for (unsigned i = 0; i < samples; i++)
 		printf("%s%llu", i ? ", " : "", (unsigned long long)samples_ns[i]);
 	printf("]}\n");
@@ -240,8 +244,8 @@ static uint64_t fetch_shares(const int *fds, unsigned connections, uint8_t *dest
 	return now_ns() - begin_ns;
 }
 
-static void measure_setting(const struct setting *setting, char **sizes, uint8_t *source, uint8_t *destination,
-			    unsigned samples)
+static void measure_setting(const struct setting *setting, enum placement placement, const cpu_set_t *allowed,
+			    char **sizes, uint8_t *source, uint8_t *destination, unsigned samples)
 {
 	uint64_t samples_ns[SAMPLES_MAX] = {0};
 	int fds[CONNECTIONS_MAX] = {0};
@@ -251,6 +255,8 @@ static void measure_setting(const struct setting *setting, char **sizes, uint8_t
 
 	if (child < 0)
 		fail("fork");
+	if (!place(allowed, placement, child == 0))
+		fail("choosing processors");
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		serve(listener, setting, source);
@@ -265,7 +271,7 @@ static void measure_setting(const struct setting *setting, char **sizes, uint8_t
 			(void)fetch_shares(fds, setting->connections, destination, bytes);
 		for (unsigned i = 0; i < samples; i++)
 			samples_ns[i] = fetch_shares(fds, setting->connections, destination, bytes);
-		report(bytes, setting, samples_ns, samples);
+		report(bytes, placement_name[placement], setting, samples_ns, samples);
 	}
 	for (unsigned i = 0; i < setting->connections; i++)
 		close(fds[i]);
@@ -274,6 +280,8 @@ static void measure_setting(const struct setting *setting, char **sizes, uint8_t
 
 static void measure_own(char **sizes, unsigned samples)
 {
+	const cpu_set_t allowed = placement_allowed();
+	const enum placement end = CPU_COUNT(&allowed) > 1 ? PLACEMENTS : 1;
 	uint64_t largest = 1;
 
 	for (char **size = sizes; *size; size++) {
@@ -285,7 +293,8 @@ static void measure_own(char **sizes, unsigned samples)
 	uint8_t *source = warm_memory(largest), *destination = warm_memory(largest);
 
 	for (size_t i = 0; i < sizeof(settings) / sizeof(*settings); i++)
-		measure_setting(&settings[i], sizes, source, destination, samples);
+		for (enum placement placement = 0; placement < end; placement++)
+			measure_setting(&settings[i], placement, &allowed, sizes, source, destination, samples);
 }
 
 static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsigned samples)
@@ -306,7 +315,7 @@ static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsi
 		if (i >= 3)
 			samples_ns[i - 3] = now_ns() - begin_ns;
 	}
-	report(bytes, &setting, samples_ns, samples);
+	report(bytes, "free", &setting, samples_ns, samples);
 }
 
 int main(int argc, char **argv)

@@ -70,7 +70,7 @@ def socket_settings(build, sizes, samples):
     found = {}
     for line in helper(build, "okv-bench-socket", samples, *sizes).splitlines():
         row = json.loads(line)
-        setting = (row["connections"], row["buffer_bytes"])
+        setting = (row["connections"], row["buffer_bytes"], row["placement"])
         found.setdefault(row["bytes"], {})[setting] = [ns * 1e-9 for ns in row["samples_ns"]]
     return found
 
@@ -78,7 +78,7 @@ def socket_settings(build, sizes, samples):
 def quickest(by_setting, connections=None):
     """The Series of seconds of the setting with the best median, of those with so many connections or of all."""
     candidates = []
-    for (connected, _), seconds in by_setting.items():
+    for (connected, *_), seconds in by_setting.items():
         if connections in (None, connected):
             candidates.append(Series())
             for value in seconds:

@@ -36,9 +36,13 @@ def series_of(values):
 
 
 def mover_rates(build):
-    """{metric: GB/s} of our mover."""
-    rows = map(json.loads, helper(build, "okv-bench-mover", READS, *SOCKET_BYTES).splitlines())
-    return {f"mover {row['bytes']}": row["bytes"] / series_of(row["samples_ns"]).median for row in rows}
+    """{metric: GB/s} of our mover, under the placement of the two processes that is best for that size."""
+    rates = {}
+    for line in helper(build, "okv-bench-mover", READS, *SOCKET_BYTES).splitlines():
+        row = json.loads(line)
+        metric, rate = f"mover {row['bytes']}", row["bytes"] / series_of(row["samples_ns"]).median
+        rates[metric] = max(rate, rates.get(metric, 0))
+    return rates
 
 
 def socket_rates(build):

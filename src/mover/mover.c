@@ -8,13 +8,18 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "okv/base/clock.h"
 #include "okv/base/fault.h"
 #include "okv/base/rng.h"
 
 /*
  * Owner's thread to mover's thread and back: two lists under one lock, an eventfd each. An eventfd is raised when its
  * list stops being empty and cleared when it is found empty, so that a burst of work costs one wake-up.
+ *
+ * What the owner waits for is the epoll instance of its own driver, which holds event_fd too.
  */
+
+static const uint64_t quiet_ns = OKV_NS_PER_MS;
 
 static void raise_fd(int fd)
 {
@@ -48,45 +53,66 @@ static void operation_unref(struct okv__operation *operation)
 		operation_free(operation);
 }
 
-static void push_event(struct okv_mover *mover, struct okv__operation *operation, struct okv_mover_event event)
+static void push_event(struct okv__operation *operation, struct okv_mover_event event)
 {
+	struct okv_mover *mover = operation->driver->mover;
 	struct okv__event *node = &operation->event[operation->events_used++];
 
 	event.id = operation->id;
 	node->operation = operation;
 	node->event = event;
 	pthread_mutex_lock(&mover->lock);
-	mover->has_news |= okv_list_is_empty(&mover->events);
+	operation->end_is_told = event.kind != OKV_MOVER_RANGE_LANDED;
 	okv_list_push_back(&mover->events, &node->node);
 	pthread_mutex_unlock(&mover->lock);
 }
 
-/* One wake-up for all events of a step, so that the owner does not take the first and go back to sleep. */
-static void tell_news(struct okv_mover *mover)
+/* With the lock held. */
+static void wake_owner(struct okv_mover *mover)
 {
-	if (!mover->has_news)
+	if (mover->is_event_fd_raised || okv_list_is_empty(&mover->events))
 		return;
-	mover->has_news = false;
+	mover->is_event_fd_raised = true;
 	raise_fd(mover->event_fd);
 }
 
-void okv__operation_landed(struct okv_mover *mover, struct okv__operation *read, uint32_t index, struct okv_crc crc)
+/* One wake-up for all events of a step, so that the owner does not take the first and go back to sleep. */
+static void tell_news(struct okv__driver *driver)
 {
-	push_event(mover, read, (struct okv_mover_event){.kind = OKV_MOVER_RANGE_LANDED, .index = index, .crc = crc});
+	if (!driver->has_news)
+		return;
+	driver->has_news = false;
+	driver->quiet_news_ns = 0;
+	pthread_mutex_lock(&driver->mover->lock);
+	wake_owner(driver->mover);
+	pthread_mutex_unlock(&driver->mover->lock);
 }
 
-void okv__operation_ended(struct okv_mover *mover, struct okv__operation *operation, enum okv_status status,
-			  bool reader_gone)
+void okv__operation_landed(struct okv__operation *read, uint32_t index, struct okv_crc crc)
 {
+	push_event(read, (struct okv_mover_event){.kind = OKV_MOVER_RANGE_LANDED, .index = index, .crc = crc});
+	read->driver->has_news = true;
+}
+
+/* The operation is the owner's to free from here on. */
+void okv__operation_ended(struct okv__operation *operation, enum okv_status status, bool reader_gone)
+{
+	struct okv__driver *driver = operation->driver;
+	bool is_grant = operation->kind == OKV__GRANT;
+
 	OKV_ASSERT(!operation->is_ended);
 	operation->is_ended = true;
-	push_event(mover, operation,
-		   (struct okv_mover_event){
-			   .kind = operation->kind == OKV__GRANT ? OKV_MOVER_GRANT_ENDED : OKV_MOVER_READ_ENDED,
-			   .status = status,
-			   .reader_gone = reader_gone,
-			   .bytes = operation->moved,
-		   });
+	push_event(operation, (struct okv_mover_event){
+				      .kind = is_grant ? OKV_MOVER_GRANT_ENDED : OKV_MOVER_READ_ENDED,
+				      .status = status,
+				      .reader_gone = reader_gone,
+				      .bytes = operation->moved,
+			      });
+	/* Who has read a grant to its end says so to the owner next, which wakes it anyway. */
+	if (!is_grant || status != OKV_OK)
+		driver->has_news = true;
+	else if (driver->quiet_news_ns == 0)
+		driver->quiet_news_ns = okv_clock_now(okv_clock_boottime()) + quiet_ns;
 }
 
 static void post_command(struct okv_mover *mover, struct okv__operation *operation, bool start)
@@ -106,14 +132,22 @@ static void post_command(struct okv_mover *mover, struct okv__operation *operati
 		raise_fd(mover->command_fd);
 }
 
-static void obey(struct okv_mover *mover, struct okv__operation *operation, bool start, bool end)
+static void start_operation(struct okv_mover *mover, struct okv__operation *operation)
 {
-	bool is_grant = operation->kind == OKV__GRANT;
+	if (operation->kind == OKV__GRANT)
+		okv__source_start(mover, operation);
+	else
+		okv__requester_start(operation);
+}
 
-	if (start)
-		(is_grant ? okv__source_start : okv__requester_start)(mover, operation);
-	if (end && !operation->is_ended)
-		(is_grant ? okv__source_end : okv__requester_end)(mover, operation);
+static void end_operation(struct okv_mover *mover, struct okv__operation *operation)
+{
+	if (operation->is_ended)
+		return;
+	if (operation->kind == OKV__GRANT)
+		okv__source_end(mover, operation);
+	else
+		okv__requester_end(operation);
 }
 
 void okv__take_commands(struct okv_mover *mover)
@@ -127,7 +161,10 @@ void okv__take_commands(struct okv_mover *mover)
 		okv_list_remove(&operation->command);
 		operation->wants_start = operation->wants_end = false;
 		pthread_mutex_unlock(&mover->lock);
-		obey(mover, operation, start, end);
+		if (start)
+			start_operation(mover, operation);
+		if (end)
+			end_operation(mover, operation);
 		pthread_mutex_lock(&mover->lock);
 		operation_unref(operation);
 	}
@@ -135,74 +172,97 @@ void okv__take_commands(struct okv_mover *mover)
 	pthread_mutex_unlock(&mover->lock);
 }
 
-static void connection_ready(struct okv_mover *mover, struct okv__connection *connection, uint32_t events)
+static void ready(struct okv_mover *mover, const struct epoll_event *event)
 {
-	if (connection->fd < 0) /* closed in this turn */
-		return;
-	if (connection->peer)
-		okv__requester_ready(mover, connection, events);
-	else
-		okv__source_ready(mover, connection, events);
+	struct okv__connection *connection = event->data.ptr;
+
+	if (event->data.ptr == &mover->command_fd) {
+		clear_fd(mover->command_fd);
+		okv__take_commands(mover);
+	} else if (event->data.ptr == &mover->listen_fd) {
+		okv__source_accept(mover);
+	} else if (event->data.ptr == &mover->event_fd || connection->fd < 0) {
+		/* the owner takes its events; or closed in this turn */
+	} else if (connection->peer) {
+		okv__requester_ready(connection);
+	} else {
+		okv__source_ready(mover, connection, event->events);
+	}
 }
 
-static void free_closed(struct okv_mover *mover)
+static void free_closed(struct okv__driver *driver)
 {
-	OKV_LIST_EACH_SAFE(node, &mover->closed)
+	OKV_LIST_EACH_SAFE(node, &driver->closed)
 	{
 		okv_list_remove(node);
 		free(OKV_CONTAINER_OF(node, struct okv__connection, node));
 	}
 }
 
+/* One turn: waits at most `wait_ms`, does what is ready. */
+static void drive(struct okv__driver *driver, int wait_ms)
+{
+	struct epoll_event events[64];
+	int count = epoll_wait(driver->epoll_fd, events, 64, wait_ms);
+
+	OKV_ASSERT(count >= 0 || errno == EINTR);
+	for (int i = 0; i < count; i++) {
+		ready(driver->mover, &events[i]);
+		if (driver == &driver->mover->threaded)
+			tell_news(driver);
+	}
+	free_closed(driver);
+}
+
+/* Whether there is news that may still wait; what has waited long enough is news like any other. */
+static bool quiet_news_wait(struct okv__driver *driver)
+{
+	if (driver->quiet_news_ns == 0)
+		return false;
+	driver->has_news |= okv_clock_now(okv_clock_boottime()) >= driver->quiet_news_ns;
+	return !driver->has_news;
+}
+
 static void *mover_main(void *context)
 {
 	struct okv_mover *mover = context;
-	struct epoll_event ready[64];
 
 	while (!mover->has_stopped) {
 		int wait_ms = okv__source_due(mover);
 
-		tell_news(mover);
-		int count = epoll_wait(mover->epoll_fd, ready, 64, wait_ms);
-		OKV_ASSERT(count >= 0 || errno == EINTR);
-		for (int i = 0; i < count; i++) {
-			if (ready[i].data.ptr == &mover->command_fd) {
-				clear_fd(mover->command_fd);
-				okv__take_commands(mover);
-			} else if (ready[i].data.ptr == &mover->listen_fd) {
-				okv__source_accept(mover);
-			} else {
-				connection_ready(mover, ready[i].data.ptr, ready[i].events);
-			}
-			tell_news(mover);
-		}
-		free_closed(mover);
+		if (quiet_news_wait(&mover->threaded))
+			wait_ms = 1;
+		tell_news(&mover->threaded);
+		drive(&mover->threaded, wait_ms);
 	}
 	return NULL;
 }
 
-static enum okv_status watch(struct okv_mover *mover, const int *fd)
+static enum okv_status watch(struct okv__driver *driver, const int *fd)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)(uintptr_t)fd};
 
-	return epoll_ctl(mover->epoll_fd, EPOLL_CTL_ADD, *fd, &event) == 0 ? OKV_OK : okv_status_from_errno(errno);
+	return epoll_ctl(driver->epoll_fd, EPOLL_CTL_ADD, *fd, &event) == 0 ? OKV_OK : okv_status_from_errno(errno);
 }
 
 static enum okv_status open_descriptors(struct okv_mover *mover, const struct okv_mover_options *options,
 					struct okv_reason *reason)
 {
-	mover->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	mover->threaded.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	mover->polled.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	mover->command_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	mover->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (mover->epoll_fd < 0 || mover->command_fd < 0 || mover->event_fd < 0)
+	if (mover->threaded.epoll_fd < 0 || mover->polled.epoll_fd < 0 || mover->command_fd < 0 || mover->event_fd < 0)
 		return okv_refuse(reason, okv_status_from_errno(errno), "mover", "cannot open a descriptor: %s",
 				  strerror(errno));
 
-	enum okv_status status = watch(mover, &mover->command_fd);
+	enum okv_status status = watch(&mover->threaded, &mover->command_fd);
+	if (status == OKV_OK)
+		status = watch(&mover->polled, &mover->event_fd);
 	if (status == OKV_OK && options->listen_address && options->listen_address[0]) {
 		status = okv__source_listen(mover, options->listen_address, options->listen_port, reason);
 		if (status == OKV_OK)
-			status = watch(mover, &mover->listen_fd);
+			status = watch(&mover->threaded, &mover->listen_fd);
 		mover->is_accepting = true;
 	}
 	return status;
@@ -214,22 +274,38 @@ static void close_if_open(int fd)
 		close(fd);
 }
 
-/* Frees what is left when no thread runs. */
-static void mover_free(struct okv_mover *mover)
+static void driver_init(struct okv__driver *driver, struct okv_mover *mover)
 {
-	OKV_LIST_EACH_SAFE(node, &mover->connections)
+	driver->mover = mover;
+	driver->epoll_fd = -1;
+	okv_list_init(&driver->connections);
+	okv_list_init(&driver->closed);
+	okv_list_init(&driver->peers);
+}
+
+static void driver_done(struct okv__driver *driver)
+{
+	OKV_LIST_EACH_SAFE(node, &driver->connections)
 	{
 		okv_list_remove(node);
 		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
 		close(connection->fd);
 		free(connection);
 	}
-	free_closed(mover);
-	OKV_LIST_EACH_SAFE(node, &mover->peers)
+	free_closed(driver);
+	OKV_LIST_EACH_SAFE(node, &driver->peers)
 	{
 		okv_list_remove(node);
 		free(OKV_CONTAINER_OF(node, struct okv__peer, node));
 	}
+	close_if_open(driver->epoll_fd);
+}
+
+/* Frees what is left when no thread runs. */
+static void mover_free(struct okv_mover *mover)
+{
+	driver_done(&mover->threaded);
+	driver_done(&mover->polled);
 	for (struct okv_map_node *node; (node = okv_map_walk(&mover->operations, NULL));) {
 		okv_map_remove(&mover->operations, node);
 		operation_free(OKV_CONTAINER_OF(node, struct okv__operation, by_id));
@@ -239,7 +315,6 @@ static void mover_free(struct okv_mover *mover)
 	close_if_open(mover->listen_fd);
 	close_if_open(mover->command_fd);
 	close_if_open(mover->event_fd);
-	close_if_open(mover->epoll_fd);
 	pthread_mutex_destroy(&mover->lock);
 	free(mover);
 }
@@ -253,7 +328,9 @@ enum okv_status okv_mover_create(const struct okv_mover_options *options, struct
 	if (!mover)
 		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "mover", "out of memory");
 	mover->connections_max = options->connections ? options->connections : OKV__DEFAULT_CONNECTIONS;
-	mover->listen_fd = mover->command_fd = mover->event_fd = mover->epoll_fd = -1;
+	mover->listen_fd = mover->command_fd = mover->event_fd = -1;
+	driver_init(&mover->threaded, mover);
+	driver_init(&mover->polled, mover);
 	mover->fault_stall_ms = okv_fault_value(options->faults, "mover_stall_ms");
 	mover->fault_cut_bytes = okv_fault_value(options->faults, "mover_cut_after_bytes");
 	mover->fault_short = okv_fault_value(options->faults, "mover_short");
@@ -261,10 +338,6 @@ enum okv_status okv_mover_create(const struct okv_mover_options *options, struct
 	pthread_mutex_init(&mover->lock, NULL);
 	okv_list_init(&mover->commands);
 	okv_list_init(&mover->events);
-	okv_list_init(&mover->idle);
-	okv_list_init(&mover->connections);
-	okv_list_init(&mover->closed);
-	okv_list_init(&mover->peers);
 
 	status = okv_map_init(&mover->operations);
 	if (status == OKV_OK)
@@ -322,6 +395,8 @@ static struct okv__operation *operation_create(struct okv_mover *mover, enum okv
 		operation->size += ranges[i].size;
 	}
 	operation->kind = kind;
+	operation->driver =
+		kind == OKV__READ && operation->size <= OKV__POLLED_BYTES ? &mover->polled : &mover->threaded;
 	operation->id = ++mover->last_id;
 	operation->token = *token;
 	operation->range_count = count;
@@ -333,17 +408,14 @@ static struct okv__operation *operation_create(struct okv_mover *mover, enum okv
 
 static void operation_start(struct okv_mover *mover, struct okv__operation *operation, uint64_t *ret_id)
 {
-	bool is_started = false;
-
 	okv_map_insert(&mover->operations, &operation->by_id, okv_mix64(operation->id));
 	*ret_id = operation->id;
-	if (operation->kind == OKV__READ) {
-		pthread_mutex_lock(&mover->lock);
-		is_started = okv__requester_start_at_once(mover, operation);
-		pthread_mutex_unlock(&mover->lock);
-	}
-	if (!is_started)
+	if (operation->driver == &mover->threaded) {
 		post_command(mover, operation, true);
+		return;
+	}
+	start_operation(mover, operation);
+	tell_news(&mover->polled);
 }
 
 enum okv_status okv_mover_grant(struct okv_mover *mover, const struct okv_mover_token *token,
@@ -387,11 +459,24 @@ static struct okv__operation *operation_of(struct okv_mover *mover, uint64_t id)
 static void ask_end(struct okv_mover *mover, uint64_t id)
 {
 	struct okv__operation *operation = operation_of(mover, id);
+	bool is_told;
 
 	if (!operation || operation->is_end_asked)
 		return;
 	operation->is_end_asked = true;
-	post_command(mover, operation, false);
+	pthread_mutex_lock(&mover->lock);
+	is_told = operation->end_is_told;
+	if (is_told)
+		wake_owner(mover);
+	pthread_mutex_unlock(&mover->lock);
+	if (is_told)
+		return;
+	if (operation->driver == &mover->threaded) {
+		post_command(mover, operation, false);
+		return;
+	}
+	end_operation(mover, operation);
+	tell_news(&mover->polled);
 }
 
 void okv_mover_grant_end(struct okv_mover *mover, uint64_t grant_id)
@@ -404,11 +489,13 @@ void okv_mover_read_cancel(struct okv_mover *mover, uint64_t read_id)
 	ask_end(mover, read_id);
 }
 
-bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event)
+static bool take_event(struct okv_mover *mover, struct okv_mover_event *ret_event)
 {
 	pthread_mutex_lock(&mover->lock);
 	if (okv_list_is_empty(&mover->events)) {
-		clear_fd(mover->event_fd);
+		if (mover->is_event_fd_raised)
+			clear_fd(mover->event_fd);
+		mover->is_event_fd_raised = false;
 		pthread_mutex_unlock(&mover->lock);
 		return false;
 	}
@@ -424,7 +511,16 @@ bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event)
 	return true;
 }
 
+bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event)
+{
+	if (take_event(mover, ret_event))
+		return true;
+	drive(&mover->polled, 0);
+	mover->polled.has_news = false; /* the owner is awake, and asks until there is nothing */
+	return take_event(mover, ret_event);
+}
+
 int okv_mover_wait_fd(const struct okv_mover *mover)
 {
-	return mover->event_fd;
+	return mover->polled.epoll_fd;
 }

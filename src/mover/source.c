@@ -53,23 +53,23 @@ static void set_accepting(struct okv_mover *mover, bool accepting)
 	if (mover->is_accepting == accepting)
 		return;
 	mover->is_accepting = accepting;
-	OKV_ASSERT(epoll_ctl(mover->epoll_fd, EPOLL_CTL_MOD, mover->listen_fd, &event) == 0);
+	OKV_ASSERT(epoll_ctl(mover->threaded.epoll_fd, EPOLL_CTL_MOD, mover->listen_fd, &event) == 0);
 }
 
-/* The one that waits longest stands first in mover->connections. */
+/* The one that waits longest stands first among the connections. */
 static void await_request(struct okv_mover *mover, struct okv__connection *connection)
 {
 	okv_list_remove(&connection->node);
-	okv_list_push_back(&mover->connections, &connection->node);
+	okv_list_push_back(&mover->threaded.connections, &connection->node);
 	connection->state = OKV__AWAIT_REQUEST;
 	connection->head_at = 0;
 	connection->head_size = OKV__DATA_REQUEST_BYTES;
-	okv__connection_want(mover, connection, EPOLLIN);
+	okv__connection_want(connection, EPOLLIN);
 }
 
 static void close_inbound(struct okv_mover *mover, struct okv__connection *connection)
 {
-	okv__connection_close(mover, connection);
+	okv__connection_close(connection);
 	mover->inbound_count--;
 	set_accepting(mover, true);
 }
@@ -81,7 +81,7 @@ static bool make_room(struct okv_mover *mover)
 {
 	struct okv__connection *idlest = NULL;
 
-	OKV_LIST_EACH(node, &mover->connections)
+	OKV_LIST_EACH(node, &mover->threaded.connections)
 	{
 		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
 
@@ -120,7 +120,7 @@ void okv__source_accept(struct okv_mover *mover)
 			accept_later(mover);
 		return;
 	}
-	connection = okv__connection_create(mover, fd, OKV__AWAIT_REQUEST);
+	connection = okv__connection_create(&mover->threaded, fd, OKV__AWAIT_REQUEST);
 	if (!connection) {
 		close(fd);
 		return;
@@ -153,14 +153,13 @@ void okv__source_start(struct okv_mover *mover, struct okv__operation *grant)
 }
 
 /* The memory is the owner's again. */
-static void end_grant(struct okv_mover *mover, struct okv__connection *connection, enum okv_status status,
-		      bool reader_gone)
+static void end_grant(struct okv__connection *connection, enum okv_status status, bool reader_gone)
 {
 	struct okv__operation *grant = connection->operation;
 
 	connection->operation = NULL;
 	grant->connection = NULL;
-	okv__operation_ended(mover, grant, status, reader_gone);
+	okv__operation_ended(grant, status, reader_gone);
 }
 
 static void cut_off(struct okv_mover *mover, struct okv__connection *connection, enum okv_status status,
@@ -171,7 +170,7 @@ static void cut_off(struct okv_mover *mover, struct okv__connection *connection,
 	/* A reset, so that the reader cannot take what it got for the whole. */
 	setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	if (connection->operation)
-		end_grant(mover, connection, status, reader_gone);
+		end_grant(connection, status, reader_gone);
 	close_inbound(mover, connection);
 }
 
@@ -182,7 +181,7 @@ void okv__source_end(struct okv_mover *mover, struct okv__operation *grant)
 		return;
 	}
 	okv_map_remove(&mover->grants, &grant->by_token);
-	okv__operation_ended(mover, grant, OKV_ERR_CANCELLED, false);
+	okv__operation_ended(grant, OKV_ERR_CANCELLED, false);
 }
 
 /* Builds the response header in place of the request. */
@@ -277,7 +276,7 @@ static bool stalls(struct okv_mover *mover, struct okv__connection *connection)
 	connection->has_stalled = true;
 	connection->stall_until_ns =
 		okv_clock_now(okv_clock_boottime()) + (uint64_t)mover->fault_stall_ms * OKV_NS_PER_MS;
-	okv__connection_want(mover, connection, EPOLLRDHUP);
+	okv__connection_want(connection, EPOLLRDHUP);
 	return true;
 }
 
@@ -293,14 +292,14 @@ static void go_on_sending(struct okv_mover *mover, struct okv__connection *conne
 		return;
 	}
 	if (grant->moved < connection->send_limit) {
-		okv__connection_want(mover, connection, EPOLLOUT | EPOLLRDHUP);
+		okv__connection_want(connection, EPOLLOUT | EPOLLRDHUP);
 		return;
 	}
 	if (grant->moved < grant->size) { /* a fault point */
 		cut_off(mover, connection, OKV_ERR_DISCONNECTED, false);
 		return;
 	}
-	end_grant(mover, connection, OKV_OK, false);
+	end_grant(connection, OKV_OK, false);
 	await_request(mover, connection);
 }
 
@@ -350,10 +349,16 @@ void okv__source_ready(struct okv_mover *mover, struct okv__connection *connecti
 			go_on_sending(mover, connection);
 		return;
 	}
-	int got = okv__head_receive(connection);
-	if (got < 0)
+	ssize_t got = recv(connection->fd, connection->head + connection->head_at,
+			   connection->head_size - connection->head_at, 0);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got <= 0) {
 		close_inbound(mover, connection);
-	else if (got > 0)
+		return;
+	}
+	connection->head_at += (size_t)got;
+	if (connection->head_at == connection->head_size)
 		answer(mover, connection);
 }
 
@@ -375,7 +380,7 @@ int okv__source_due(struct okv_mover *mover)
 		mover->accept_again_ns = 0;
 		set_accepting(mover, true);
 	}
-	OKV_LIST_EACH_SAFE(node, &mover->connections)
+	OKV_LIST_EACH_SAFE(node, &mover->threaded.connections)
 	{
 		struct okv__connection *connection = OKV_CONTAINER_OF(node, struct okv__connection, node);
 

@@ -1,5 +1,6 @@
 """The arithmetic, the rows and the page of ./run bench, without measuring anything."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -152,7 +153,7 @@ def test_resident_memory_is_summed_by_mapping(tmp_path, monkeypatch):
 
 
 def test_the_quickest_setting_is_that_of_all_or_of_as_many_connections():
-    by_setting = {(1, 0): [3.0, 3.0], (1, 4096): [2.0, 2.5], (4, 0): [1.0, 9.0, 1.0]}
+    by_setting = {(1, 0, "apart"): [3.0, 3.0], (1, 4096, "together"): [2.0, 2.5], (4, 0, "apart"): [1.0, 9.0, 1.0]}
     assert machine.quickest(by_setting).median == 1.0
     assert machine.quickest(by_setting, connections=1).median == 2.25
 
@@ -244,14 +245,16 @@ def test_the_bare_socket_reports_each_size_under_each_setting(arguments, wanted)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["bytes"] for row in rows} == set(arguments[1:])
+    assert len({(row["placement"], row["connections"], row["buffer_bytes"], row["bytes"]) for row in rows}) == len(rows)
     assert len(rows) % wanted == 0 and all(len(row["samples_ns"]) == arguments[0] for row in rows)
     assert all(ns > 0 for row in rows for ns in row["samples_ns"])
 
 
-def test_the_mover_reports_each_size_once():
+def test_the_mover_reports_each_size_once_a_placement():
     program = ROOT / "build-release" / "bench" / "okv-bench-mover"
     done = subprocess.run([program, "2", "1000", "70000"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["bytes"] for row in rows] == [1000, 70000]
+    placements = ["together", "apart"] if os.cpu_count() > 1 else ["together"]
+    assert [(row["placement"], row["bytes"]) for row in rows] == [(p, size) for p in placements for size in (1000, 70000)]
     assert all(len(row["samples_ns"]) == 2 and min(row["samples_ns"]) > 0 for row in rows)

@@ -2,8 +2,11 @@
  * Mover: moves byte ranges between the pools of two hosts, and knows nothing else about them.
  *
  * The source grants ranges of its memory under an unguessable token; whoever presents the token on a data connection
- * may READ them once, straight into memory of its own. Everything runs on the mover's own thread; the owner gives
- * orders through these calls (any one owner thread) and takes events with okv_mover_poll() when wait_fd is readable.
+ * may READ them once, straight into memory of its own. The owner gives orders through these calls (any one owner
+ * thread) and, when wait_fd is readable, takes events with okv_mover_poll() until it says that there are none.
+ *
+ * What is served and large reads move on a thread of the mover's own. Small reads are received inside okv_mover_poll(),
+ * without waking another thread: a call moves at most 1 MiB of each of them and never waits.
  *
  * Ownership, never time, frees memory. A grant ends with exactly one OKV_MOVER_GRANT_ENDED, and a read with exactly one
  * OKV_MOVER_READ_ENDED; until then the ranges belong to the mover. After it, no byte of them is touched any more: the
@@ -75,7 +78,9 @@ OKV_MUST_CHECK enum okv_status okv_mover_read(struct okv_mover *mover, const cha
 /* Requester: answered by READ_ENDED, at once even if the other end is silent. */
 void okv_mover_read_cancel(struct okv_mover *mover, uint64_t read_id);
 
+/* The next event. False if there is none now: only then does wait_fd tell of the next one. */
 bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event);
+/* Readable (level-triggered) when okv_mover_poll() has something to do. */
 int okv_mover_wait_fd(const struct okv_mover *mover);
 
 #endif
