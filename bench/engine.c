@@ -7,7 +7,7 @@
  * Prints one JSON object a line: {"bench": name, "value": median, "unit": "tok/s", "samples": [...]}. The token ids are
  * pseudo-random and fixed; one sample before the first is thrown away, so that weights and pages are touched.
  *
- *   prefill   --prompt tokens in one step, logits of the last; at depth 0
+ *   prefill   --prompt tokens in one step from --depth on, logits of the last
  *   decode    --generate steps of one row for each of --streams sequences, greedy, from --depth on
  *   rotate    okv_graph_rotate over the pages of at most 2048 tokens, in tokens a second
  */
@@ -75,7 +75,7 @@ static double prefill(struct bench *b, uint32_t stream, uint32_t tokens)
 
 	for (uint32_t i = 0; i < tokens; i++)
 		b->rows[i] = (struct okv_graph_row){.token = token_at(b, i),
-						    .position = i,
+						    .position = b->depth + i,
 						    .pages = pages_of(b, stream),
 						    .wants_logits = i + 1 == tokens};
 	okv_graph_step(b->graph, b->rows, tokens, b->logits);
@@ -154,7 +154,7 @@ static void open_model(struct bench *b, const char *path)
 		give_up(path, &reason);
 	okv_gguf_close(gguf);
 	b->layout = okv_graph_layout(b->graph);
-	tokens = b->depth + b->generate > b->prompt ? b->depth + b->generate : b->prompt;
+	tokens = b->depth + (b->generate > b->prompt ? b->generate : b->prompt);
 	if (tokens > okv_model_shape(b->model)->context)
 		give_up("that is longer than the model's context", NULL);
 	b->pages_each = (uint32_t)((tokens + PAGE_TOKENS - 1) / PAGE_TOKENS);

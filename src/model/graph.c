@@ -554,6 +554,19 @@ static void cut_tiles(struct okv_graph *graph, uint32_t most)
 	}
 }
 
+/* Tiles as large as the kernels take them, or half as large where so few chunks do not come out even: the 16 rows that
+ * a restore leaves to compute would be 3 chunks for 2 threads. */
+static void cut_attention(struct okv_graph *graph)
+{
+	unsigned threads = okv_workers_threads(graph->workers);
+	uint32_t chunks;
+
+	cut_tiles(graph, graph->tile_rows);
+	chunks = graph->tile_count * graph->model->shape.kv_heads;
+	if (chunks % threads && chunks < threads * CHUNKS_A_THREAD && graph->tile_rows > 1)
+		cut_tiles(graph, graph->tile_rows / 2);
+}
+
 static void run_layer(struct okv_graph *graph)
 {
 	const struct okv__layer *layer = layer_of(graph);
@@ -589,7 +602,7 @@ void okv_graph_step(struct okv_graph *graph, const struct okv_graph_row *rows, u
 		if (rows[row].wants_logits)
 			graph->wanting_row[graph->wanting++] = row;
 	}
-	cut_tiles(graph, graph->tile_rows);
+	cut_attention(graph);
 	okv_workers_run(graph->workers, embed_chunk, graph, divided_up(count, ROWS_A_NORM));
 	for (graph->layer = 0; graph->layer < graph->model->shape.layers; graph->layer++)
 		run_layer(graph);
