@@ -241,6 +241,8 @@ def test_a_manager_refuses_what_it_cannot_do_and_says_what_to_do(cluster, orbitk
     refused([*base, "--socket", tmp_path / "m.sock", "--nonsense"], "nonsense", "help")
     refused([*base, "--socket", tmp_path / "m.sock", "--peer", "nowhere"], "peer")
     refused([*base, "--socket", tmp_path / "m.sock"], "faults", env={"ORBITKV_FAULTS": "what"})
+    refused([*base, "--socket", tmp_path / "m.sock"], "no fault point mover_stal_ms", "mover_stall_ms",
+            env={"ORBITKV_FAULTS": "mover_stal_ms=60"})
     manager = cluster.manager("manager")
     refused([*base, "--socket", manager.socket], "socket")
     taken = manager.address.rsplit(":", 1)[1]

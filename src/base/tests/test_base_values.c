@@ -149,17 +149,40 @@ static void faults_are_read_counted_and_refused_when_malformed(void **state)
 	struct okv_faults faults;
 	struct okv_reason reason;
 
-	assert_int_equal(okv_faults_parse("flip=2,stall_ms=500", &faults, &reason), OKV_OK);
-	assert_true(okv_fault_take(&faults, "flip"));
-	assert_true(okv_fault_take(&faults, "flip"));
-	assert_false(okv_fault_take(&faults, "flip"));
-	assert_int_equal(okv_fault_value(&faults, "stall_ms"), 500);
-	assert_int_equal(okv_fault_value(&faults, "other"), 0);
-	assert_false(okv_fault_take(NULL, "flip"));
-	for (const char *const *bad = (const char *const[]){"flip", "=1", "a=1,a=2", "a=x", "a=", NULL}; *bad; bad++)
+	assert_int_equal(okv_faults_parse("pool_flip_bit=2,mover_stall_ms=500", &faults, &reason), OKV_OK);
+	assert_true(okv_fault_take(&faults, "pool_flip_bit"));
+	assert_true(okv_fault_take(&faults, "pool_flip_bit"));
+	assert_false(okv_fault_take(&faults, "pool_flip_bit"));
+	assert_int_equal(okv_fault_value(&faults, "mover_stall_ms"), 500);
+	assert_int_equal(okv_fault_value(&faults, "mover_short"), 0);
+	assert_false(okv_fault_take(&faults, "mover_short"));
+	assert_false(okv_fault_take(NULL, "pool_flip_bit"));
+	for (const char *const *bad =
+		     (const char *const[]){"mover_short", "=1", "mover_short=1,mover_short=2", "mover_short=x",
+					   "mover_short=", "mover_short=0", "mover_short=-1", "mover_short=1x", NULL};
+	     *bad; bad++)
 		assert_int_equal(okv_faults_parse(*bad, &faults, &reason), OKV_ERR_INVALID);
 	assert_int_equal(okv_faults_parse(NULL, &faults, NULL), OKV_OK);
 	assert_int_equal(faults.count, 0);
+}
+
+static void a_misspelt_fault_point_is_refused_with_those_that_there_are(void **state)
+{
+	(void)state;
+	static const char *const points[] = {"pool_flip_bit,",	"pool_flip_bit_on_authorise,",
+					     "mover_stall_ms,", "mover_cut_after_bytes,",
+					     "mover_short,",	"mover_fault_from"};
+	struct okv_faults faults;
+	struct okv_reason reason;
+
+	assert_int_equal(okv_faults_parse("mover_short=1,pool_flip_bits_on_authorise=1", &faults, &reason),
+			 OKV_ERR_INVALID);
+	assert_string_equal(reason.field, "faults");
+	assert_non_null(strstr(reason.text, "no fault point pool_flip_bits_on_authorise,"));
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
+		assert_non_null(strstr(reason.text, points[i]));
+	assert_int_equal(okv_faults_parse("mover_shor=1", &faults, &reason), OKV_ERR_INVALID);
+	assert_int_equal(okv_faults_parse("mover_shortt=1", &faults, &reason), OKV_ERR_INVALID);
 }
 
 static void log_level_names_round_trip(void **state)
@@ -184,6 +207,7 @@ int main(void)
 		cmocka_unit_test(writer_past_the_end_writes_nothing),
 		cmocka_unit_test(buf_is_always_a_c_string),
 		cmocka_unit_test(faults_are_read_counted_and_refused_when_malformed),
+		cmocka_unit_test(a_misspelt_fault_point_is_refused_with_those_that_there_are),
 		cmocka_unit_test(log_level_names_round_trip),
 	};
 	return cmocka_run_group_tests_name("base_values", tests, NULL, NULL);
