@@ -13,6 +13,7 @@ struct reader {
 	void *settings;
 	struct okv_reason *reason;
 	char where[96];			/* before a refusal's text: "" or the place in the file */
+	unsigned line[OPTIONS_MAX];	/* of the file, on which it is given; 0 for none */
 	bool is_from_flag[OPTIONS_MAX]; /* given on the command line already */
 };
 
@@ -280,7 +281,19 @@ static char *trim(char *text)
 	return text;
 }
 
-static enum okv_status read_line(struct reader *reader, char *line)
+static enum okv_status apply_key(struct reader *reader, const struct okv__option *option, const char *value,
+				 unsigned number)
+{
+	unsigned *line = &reader->line[option - reader->command->options];
+
+	if (*line && option->kind != OKV__OPTION_STRINGS)
+		return okv_refuse(reader->reason, OKV_ERR_INVALID, option->name,
+				  "%s%s is given twice, on line %u already", reader->where, option->name, *line);
+	*line = number;
+	return read_value(reader, option, value);
+}
+
+static enum okv_status read_line(struct reader *reader, char *line, unsigned number)
 {
 	const struct okv__option *option;
 	char *key, *value;
@@ -296,7 +309,7 @@ static enum okv_status read_line(struct reader *reader, char *line)
 	*value++ = '\0';
 	key = trim(key);
 	option = find(reader->command, key, strlen(key));
-	return option ? read_value(reader, option, trim(value)) : refuse_name(reader, key, strlen(key));
+	return option ? apply_key(reader, option, trim(value), number) : refuse_name(reader, key, strlen(key));
 }
 
 static enum okv_status read_config(struct reader *reader, const char *path)
@@ -314,7 +327,7 @@ static enum okv_status read_config(struct reader *reader, const char *path)
 			status = okv_refuse(reader->reason, OKV_ERR_INVALID, "config", "%sthe line is too long",
 					    reader->where);
 		else
-			status = read_line(reader, line);
+			status = read_line(reader, line, number);
 	}
 	if (status == OKV_OK && ferror(file))
 		status = okv_refuse(reader->reason, OKV_ERR_IO, "config", "%s: %s", path, strerror(errno));

@@ -3,7 +3,8 @@
  *
  * A table row says which field of the command's settings an option fills, how its text is read, what it means and what
  * it is when nobody gives it. `--config FILE` belongs to every command: lines of `key = value`, keys are the names of
- * the flags, '#' starts a comment. Flags win over the file, the file over the defaults.
+ * the flags, '#' starts a comment. Flags win over the file, the file over the defaults; within the file or the flags no
+ * option is given twice, unless it is a list.
  *
  *     --name VALUE   --name=VALUE   --switch   --no-switch
  *

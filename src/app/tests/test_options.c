@@ -220,6 +220,8 @@ static void a_bad_file_is_refused_with_its_line(void **state)
 		{"loud = yes\n", "line 1: --loud takes true or false, not 'yes'"},
 		{"count\n", "line 1: `count` is not `key = value`"},
 		{"config = other\n", "line 1: there is no option --config"},
+		{"count = 3\nloud = true\n\ncount = 3\n", "line 4: count is given twice, on line 1 already"},
+		{"loud = true\nloud = false\n", "line 2: loud is given twice, on line 1 already"},
 	};
 
 	(void)state;
