@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "okv/base/memory_limit.h"
+
 enum { EXTENT_UNIT = 4096 };
 
 static size_t round_up(size_t value, size_t unit)
@@ -40,6 +42,11 @@ enum okv_status okv__arena_init(struct okv__arena *arena, const struct okv_kv_la
 				  "the arena must hold between one page (%zu bytes) and 2^32 pages",
 				  arena->extent_bytes);
 	arena->page_count = (uint32_t)(bytes / arena->extent_bytes);
+	status = okv_memory_limit_check(arena->page_count * (arena->extent_bytes + arena->rotated_stride), "arena",
+					"an arena with its rotated keys",
+					"a smaller --arena-size (generate: --max-tokens)", reason);
+	if (status != OKV_OK)
+		return status;
 	status = okv_region_create("okv-arena", arena->page_count * arena->extent_bytes, &arena->region, reason);
 	if (status != OKV_OK)
 		return status;

@@ -5,9 +5,9 @@
 
 #include "alloc.h"
 #include "extents.h"
-#include "memory_limit.h"
 #include "okv/base/list.h"
 #include "okv/base/map.h"
+#include "okv/base/memory_limit.h"
 #include "okv/base/region.h"
 
 enum block_state { INCOMING, RESIDENT, CONDEMNED };
@@ -35,15 +35,11 @@ struct okv_store {
 enum okv_status okv_store_create(uint64_t pool_bytes, struct okv_store **ret_store, struct okv_reason *reason)
 {
 	const uint64_t pool_min = 1 << 20, pool_max = (uint64_t)UINT32_MAX * OKV_EXTENT_PAGE_BYTES;
-	struct okv_memory_limit limit = okv__memory_limit("");
-	enum okv_status status;
+	enum okv_status status =
+		okv_memory_limit_check(pool_bytes, "pool-size", "a pool", "a smaller --pool-size", reason);
 
-	if (pool_bytes > limit.available_bytes)
-		return okv_refuse(reason, OKV_ERR_NO_SPACE, "pool-size",
-				  "a pool of %" PRIu64 " MiB is more than the %" PRIu64
-				  " MiB of memory that %s available now; give a smaller --pool-size or free memory",
-				  pool_bytes >> 20, limit.available_bytes >> 20,
-				  limit.is_control_group ? "the control group has" : "this machine has");
+	if (status != OKV_OK)
+		return status;
 	if (pool_bytes < pool_min || pool_bytes > pool_max)
 		return okv_refuse(reason, OKV_ERR_INVALID, "pool-size",
 				  "a pool has 1 MiB to 16 TiB, not %" PRIu64 " bytes", pool_bytes);

@@ -268,6 +268,7 @@ def test_an_engine_refuses_what_it_cannot_do_and_says_what_to_do(orbitkv, model_
     refused([orbitkv, "serve", "--model", tmp_path / "absent.gguf", "--port", "0"], "absent.gguf")
     refused([orbitkv, "serve", "--model", junk, "--port", "0"], "gguf")
     refused([orbitkv, "serve", "--model", model_path, "--port", "99999"], "port")
+    refused([orbitkv, "serve", "--model", model_path, "--port", "0", "--arena-size", "900tb"], "--arena-size", "memory")
     cut = tmp_path / "cut.gguf"
     with open(model_path, "rb") as whole:
         cut.write_bytes(whole.read(5_000_000))

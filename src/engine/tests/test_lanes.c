@@ -473,6 +473,9 @@ static void bad_options_are_refused_by_name(void **state)
 	rig.options.arena_bytes = 4095;
 	assert_int_equal(okv_engine_create(&rig.options, &engine, &reason), OKV_ERR_INVALID);
 	assert_string_equal(reason.field, "arena");
+	rig.options.arena_bytes = 15ULL << 40; /* it fits the page numbers, but no machine */
+	assert_int_equal(okv_engine_create(&rig.options, &engine, &reason), OKV_ERR_NO_SPACE);
+	assert_non_null(strstr(reason.text, "--arena-size"));
 	rig.options.arena_bytes = 1 << 20;
 	rig.options.step_ns = 0;
 	assert_int_equal(okv_engine_create(&rig.options, &engine, &reason), OKV_ERR_INVALID);

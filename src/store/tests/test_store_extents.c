@@ -1,21 +1,16 @@
 /*
  * The extent allocator against a bitmap of pages: what is taken never overlaps, what is given back merges, and a take
- * fails only when the bitmap has no such run. And the memory limit read from made-up kernel files.
+ * fails only when the bitmap has no such run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "extents.h"
-#include "memory_limit.h"
 #include "okv/base/rng.h"
 
 enum { PAGES = 700, HELD_MAX = 200 };
@@ -100,60 +95,11 @@ static void used_memory_is_used_again_before_new_memory_is_touched(void **state)
 	okv_extents_done(&extents);
 }
 
-static void write_file(const char *root, const char *path, const char *text)
-{
-	char full[512];
-
-	snprintf(full, sizeof(full), "%s/%s", root, path);
-	for (char *slash = strchr(full + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		mkdir(full, 0700);
-		*slash = '/';
-	}
-	FILE *file = fopen(full, "w");
-	assert_non_null(file);
-	fputs(text, file);
-	fclose(file);
-}
-
-static void the_tightest_control_group_limits_the_pool(void **state)
-{
-	(void)state;
-	char root[] = "okv-limit-XXXXXX", command[64];
-	struct okv_memory_limit limit;
-
-	assert_non_null(mkdtemp(root));
-	assert_true(okv__memory_limit(root).available_bytes == UINT64_MAX);
-
-	write_file(root, "proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   4096 kB\n");
-	limit = okv__memory_limit(root);
-	assert_int_equal(limit.available_bytes, 4096 * 1024);
-	assert_false(limit.is_control_group);
-
-	write_file(root, "proc/self/cgroup", "0::/a/b\n");
-	write_file(root, "sys/fs/cgroup/a/b/memory.max", "max\n");
-	write_file(root, "sys/fs/cgroup/a/memory.max", "2000000\n");
-	write_file(root, "sys/fs/cgroup/a/memory.current", "900000\n");
-	write_file(root, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 300000\nactive_file 100000\n");
-	limit = okv__memory_limit(root);
-	assert_int_equal(limit.available_bytes, 2000000 - (900000 - 400000));
-	assert_true(limit.is_control_group);
-
-	write_file(root, "proc/self/cgroup", "5:memory:/c\n");
-	write_file(root, "sys/fs/cgroup/memory/c/memory.limit_in_bytes", "1000\n");
-	write_file(root, "sys/fs/cgroup/memory/c/memory.usage_in_bytes", "4000\n");
-	assert_int_equal(okv__memory_limit(root).available_bytes, 0);
-
-	snprintf(command, sizeof(command), "rm -rf %s", root);
-	assert_int_equal(system(command), 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_takes_and_gives_agree_with_a_bitmap),
 		cmocka_unit_test(used_memory_is_used_again_before_new_memory_is_touched),
-		cmocka_unit_test(the_tightest_control_group_limits_the_pool),
 	};
 	return cmocka_run_group_tests_name("store_extents", tests, NULL, NULL);
 }

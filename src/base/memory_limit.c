@@ -1,4 +1,4 @@
-#include "memory_limit.h"
+#include "okv/base/memory_limit.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -102,7 +102,7 @@ static void apply_groups(const char *root, const struct group_files *files, cons
 	}
 }
 
-struct okv_memory_limit okv__memory_limit(const char *root)
+struct okv_memory_limit okv_memory_limit(const char *root)
 {
 	struct okv_memory_limit limit = {.available_bytes = UINT64_MAX};
 	char path[PATH_MAX];
@@ -114,4 +114,18 @@ struct okv_memory_limit okv__memory_limit(const char *root)
 	apply_groups(root, &version_2, "0::", &limit);
 	apply_groups(root, &version_1, ":memory:", &limit);
 	return limit;
+}
+
+enum okv_status okv_memory_limit_check(uint64_t bytes, const char *field, const char *what, const char *remedy,
+				       struct okv_reason *reason)
+{
+	struct okv_memory_limit limit = okv_memory_limit("");
+
+	if (bytes <= limit.available_bytes)
+		return OKV_OK;
+	return okv_refuse(reason, OKV_ERR_NO_SPACE, field,
+			  "%s of %" PRIu64 " MiB is more than the %" PRIu64
+			  " MiB of memory that %s available now; give %s or free memory",
+			  what, bytes >> 20, limit.available_bytes >> 20,
+			  limit.is_control_group ? "the control group has" : "this machine has", remedy);
 }
