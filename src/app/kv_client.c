@@ -212,7 +212,7 @@ static enum okv_status status_of(enum orbitkv_status status)
 	case ORBITKV_NO_MEMORY:
 		return OKV_ERR_NO_MEMORY;
 	case ORBITKV_FAILED:
-		return OKV_ERR_DEADLINE;
+		return OKV_ERR_FAILED;
 	}
 	return OKV_ERR_INVALID;
 }

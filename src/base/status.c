@@ -36,6 +36,8 @@ const char *okv_status_name(enum okv_status status)
 		return "cancelled";
 	case OKV_ERR_DEADLINE:
 		return "deadline";
+	case OKV_ERR_FAILED:
+		return "failed";
 	case OKV_ERR_DISCONNECTED:
 		return "disconnected";
 	case OKV_ERR_PROTOCOL:

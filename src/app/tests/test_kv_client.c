@@ -57,7 +57,8 @@ static void *run_host(void *context)
 	return NULL;
 }
 
-static void start_manager(struct stage *stage, const char *faults)
+/* `peer` may be NULL. */
+static void start_manager(struct stage *stage, const char *faults, const char *peer)
 {
 	struct host *host = &stage->host;
 	struct okv_reason reason = {.field = ""};
@@ -66,6 +67,8 @@ static void start_manager(struct stage *stage, const char *faults)
 		.pool_bytes = 4 << 20,
 		.http_address = "127.0.0.1",
 		.listen_address = "127.0.0.1",
+		.peers = &peer,
+		.peer_count = peer != NULL,
 		.peer_deadline_ns = OKV_NS_PER_S,
 		.faults = faults,
 	};
@@ -207,7 +210,7 @@ static void what_an_engine_publishes_it_restores_elsewhere(void **state)
 
 	chain(stage, 1, 0, tokens, blocks);
 	assert_int_equal(stage->source.publish(stage->source.context, blocks, BLOCKS), 0); /* no manager yet */
-	start_manager(stage, NULL);
+	start_manager(stage, NULL, NULL);
 	fill_pages(stage);
 	completion = do_now(stage, stage->source.publish, blocks);
 	assert_int_equal(completion.status, OKV_OK);
@@ -234,7 +237,7 @@ static void a_damaged_block_is_never_given_to_the_engine(void **state)
 	struct okv_kv_block blocks[BLOCKS];
 	struct okv_kv_completion completion;
 
-	start_manager(stage, "pool_flip_bit=1");
+	start_manager(stage, "pool_flip_bit=1", NULL);
 	chain(stage, 1, 0, tokens, blocks);
 	fill_pages(stage);
 	completion = do_now(stage, stage->source.publish, blocks);
@@ -260,7 +263,7 @@ static void a_manager_that_goes_and_comes_back_is_found_again(void **state)
 	chain(stage, 1, 0, tokens, blocks);
 	fill_pages(stage);
 	for (int round = 0; round < 3; round++) {
-		start_manager(stage, NULL);
+		start_manager(stage, NULL, NULL);
 		assert_int_equal(do_now(stage, stage->source.publish, blocks).blocks, BLOCKS);
 		assert_int_equal(do_now(stage, stage->source.restore, blocks).blocks, BLOCKS);
 
@@ -275,6 +278,30 @@ static void a_manager_that_goes_and_comes_back_is_found_again(void **state)
 	}
 }
 
+static void a_restore_that_a_peer_breaks_off_has_failed(void **state)
+{
+	struct stage *stage = *state, *other;
+	uint32_t tokens[BLOCKS][TOKENS] = {{0}};
+	struct okv_kv_block blocks[BLOCKS];
+	struct okv_kv_completion completion;
+	char peer[32];
+
+	assert_int_equal(set_up((void **)&other), 0);
+	start_manager(other, "mover_cut_after_bytes=1", NULL);
+	snprintf(peer, sizeof(peer), "127.0.0.1:%u", okv_manager_peer_port(other->host.manager));
+	start_manager(stage, NULL, peer);
+	chain(other, 1, 0, tokens, blocks);
+	assert_int_equal(do_now(other, other->source.publish, blocks).blocks, BLOCKS);
+	do
+		completion = do_now(stage, stage->source.restore, blocks);
+	while (completion.status == OKV_OK); /* the managers have not met yet */
+	assert_int_equal(completion.status, OKV_ERR_FAILED);
+	assert_int_equal(completion.blocks, 0);
+	stop_manager(stage);
+	stop_manager(other);
+	tear_down((void **)&other);
+}
+
 static void more_orders_than_the_client_takes_give_no_handle_and_all_complete(void **state)
 {
 	struct stage *stage = *state;
@@ -283,7 +310,7 @@ static void more_orders_than_the_client_takes_give_no_handle_and_all_complete(vo
 	struct okv_kv_completion completion;
 	unsigned given = 0, completed = 0;
 
-	start_manager(stage, NULL);
+	start_manager(stage, NULL, NULL);
 	chain(stage, 1, 0, tokens, blocks);
 	fill_pages(stage);
 	do_now(stage, stage->source.publish, blocks);
@@ -325,6 +352,7 @@ int main(void)
 		KV_TEST(what_an_engine_publishes_it_restores_elsewhere),
 		KV_TEST(a_damaged_block_is_never_given_to_the_engine),
 		KV_TEST(a_manager_that_goes_and_comes_back_is_found_again),
+		KV_TEST(a_restore_that_a_peer_breaks_off_has_failed),
 		KV_TEST(more_orders_than_the_client_takes_give_no_handle_and_all_complete),
 		KV_TEST(a_wrong_path_is_refused_at_once),
 	};

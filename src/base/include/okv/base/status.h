@@ -28,6 +28,7 @@ enum okv_status {
 	OKV_ERR_NO_SPACE,    /* pool, arena or disk is full */
 	OKV_ERR_CANCELLED,   /* the caller asked for it */
 	OKV_ERR_DEADLINE,    /* its deadline passed; says nothing about whether the work goes on */
+	OKV_ERR_FAILED,	     /* it is over without success, and why is known only to whoever was asked */
 
 	/* A connection is lost; the peer may live. */
 	OKV_ERR_DISCONNECTED = 32,
