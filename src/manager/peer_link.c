@@ -10,7 +10,12 @@
 
 enum {
 	OUT_BYTES_MAX = 4 << 20,
-	UNANSWERED_MS = 10000, /* sent bytes that a host does not even acknowledge: the host is gone, not slow */
+	/* A host that acknowledges nothing for so long is gone, not slow; its kernel answers for a process that is. A
+	 * link with nothing to say is probed, so that there is something to acknowledge: three lost probes are no
+	 * answer. */
+	UNANSWERED_MS = 10000,
+	PROBE_AFTER_S = 5,
+	PROBE_EVERY_S = 2,
 };
 
 void okv__link_init(struct okv__link *link, const struct okv__link_ops *ops, void *context,
@@ -134,10 +139,18 @@ static void ready(void *context, bool readable, bool writable)
 
 static void tune(int fd)
 {
-	int one = 1, unanswered = UNANSWERED_MS;
+	static const struct {
+		int level, name, value;
+	} options[] = {
+		{IPPROTO_TCP, TCP_NODELAY, 1},
+		{SOL_SOCKET, SO_KEEPALIVE, 1},
+		{IPPROTO_TCP, TCP_KEEPIDLE, PROBE_AFTER_S},
+		{IPPROTO_TCP, TCP_KEEPINTVL, PROBE_EVERY_S},
+		{IPPROTO_TCP, TCP_USER_TIMEOUT, UNANSWERED_MS}, /* for probes it takes the place of a count */
+	};
 
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof(unanswered));
+	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
+		setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(options[i].value));
 }
 
 static enum okv_status start(struct okv__link *link, struct okv_loop *loop, int fd, bool is_connecting)

@@ -127,7 +127,7 @@ def test_a_stopped_reader_keeps_the_pins_of_its_source_until_it_is_dead(cluster)
     assert wait_until(lambda: a.metrics()["orbitkv_transfer_lock_active"] > 0, 10, 0.01)
     b.program.child.send_signal(signal.SIGSTOP)
     try:
-        time.sleep(5)
+        time.sleep(12)  # its kernel answers, so it is not taken for a host that vanished
         assert a.metrics()["orbitkv_transfer_lock_active"] > 0, "no timer may free a pin"
     finally:
         b.program.child.send_signal(signal.SIGCONT) if b.program.alive else None
