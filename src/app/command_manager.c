@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "address.h"
 #include "commands.h"
+#include "okv/base/address.h"
 #include "okv/base/log.h"
 #include "okv/loop/loop.h"
 #include "okv/manager/manager.h"
@@ -71,31 +71,14 @@ static enum okv_status default_socket(char *ret_path, size_t room, struct okv_re
 	return OKV_OK;
 }
 
-static enum okv_status check_peers(const struct okv__strings *peers, struct okv_reason *reason)
-{
-	for (size_t i = 0; i < peers->count; i++) {
-		struct okv__address address;
-		enum okv_status status = okv__address_read("peer", peers->item[i], &address, reason);
-
-		if (status != OKV_OK)
-			return status;
-		if (address.port == 0)
-			return okv_refuse(reason, OKV_ERR_INVALID, "peer",
-					  "--peer needs the port of the other manager in '%.80s'", peers->item[i]);
-	}
-	return OKV_OK;
-}
-
-static enum okv_status create(const struct settings *settings, struct running *running, struct okv__address *ret_http,
-			      struct okv__address *ret_listen, struct okv_reason *reason)
+static enum okv_status create(const struct settings *settings, struct running *running, struct okv_address *ret_http,
+			      struct okv_address *ret_listen, struct okv_reason *reason)
 {
 	char path[256];
-	enum okv_status status = okv__address_read("http", settings->http, ret_http, reason);
+	enum okv_status status = okv_address_read("http", settings->http, ret_http, reason);
 
 	if (status == OKV_OK)
-		status = okv__address_read("listen", settings->listen, ret_listen, reason);
-	if (status == OKV_OK)
-		status = check_peers(&settings->peers, reason);
+		status = okv_address_read("listen", settings->listen, ret_listen, reason);
 	if (status == OKV_OK && !settings->socket)
 		status = default_socket(path, sizeof(path), reason);
 	if (status != OKV_OK)
@@ -121,11 +104,11 @@ static enum okv_status create(const struct settings *settings, struct running *r
 	return status;
 }
 
-static const char *bracketed(const struct okv__address *address, char text[OKV__HOST_MAX + 2])
+static const char *bracketed(const struct okv_address *address, char text[OKV_HOST_MAX + 2])
 {
 	bool is_v6 = strchr(address->host, ':') != NULL;
 
-	snprintf(text, OKV__HOST_MAX + 2, is_v6 ? "[%s]" : "%s", address->host);
+	snprintf(text, OKV_HOST_MAX + 2, is_v6 ? "[%s]" : "%s", address->host);
 	return text;
 }
 
@@ -145,9 +128,9 @@ static int run(const void *context)
 	static const enum okv_log_level levels[] = {OKV_LOG_ERROR, OKV_LOG_WARN, OKV_LOG_INFO, OKV_LOG_DEBUG};
 	const struct settings *settings = context;
 	struct running running = {.loop = NULL};
-	struct okv__address http, listen;
+	struct okv_address http, listen;
 	struct okv_reason reason = {.field = ""};
-	char http_host[OKV__HOST_MAX + 2], listen_host[OKV__HOST_MAX + 2];
+	char http_host[OKV_HOST_MAX + 2], listen_host[OKV_HOST_MAX + 2];
 	int exit_status = 1;
 
 	okv_log_set_level(levels[settings->log_level]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "okv/base/address.h"
 #include "okv/base/log.h"
 #include "peers_object.h"
 
@@ -135,23 +136,22 @@ static bool message_came(void *context, const struct okv_peer_message *message)
 
 static const struct okv__link_ops remote_ops = {.connected = connected, .message = message_came, .closed = closed};
 
-/* "HOST:PORT" or "[V6]:PORT"; a host name is looked up once, now. */
-static enum okv_status resolve(struct okv__remote *remote, struct okv_reason *reason)
+/* A host name is looked up once, now. */
+static enum okv_status resolve(struct okv__remote *remote, const char *name, struct okv_reason *reason)
 {
-	char host[80], *port;
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+	struct okv_address address;
+	struct addrinfo *found;
+	char port[8];
+	enum okv_status status = okv_address_read("peer", name, &address, reason);
 
-	snprintf(host, sizeof(host), "%s", remote->name);
-	port = strrchr(host, ':');
-	if (!port || port == host || strspn(port + 1, "0123456789") != strlen(port + 1) || atol(port + 1) < 1 ||
-	    atol(port + 1) > UINT16_MAX)
-		return okv_refuse(reason, OKV_ERR_INVALID, "peer", "peer \"%s\" is not of the form HOST:PORT",
-				  remote->name);
-	*port++ = 0;
-	char *bare = host[0] == '[' && host[strlen(host) - 1] == ']' ? host + 1 : host;
-	if (bare != host)
-		host[strlen(host) - 1] = 0;
-	int error = getaddrinfo(bare, port, &hints, &found);
+	if (status != OKV_OK)
+		return status;
+	if (address.port == 0)
+		return okv_refuse(reason, OKV_ERR_INVALID, "peer",
+				  "--peer needs the port of the other manager in '%.80s'", name);
+	snprintf(port, sizeof(port), "%u", address.port);
+	int error = getaddrinfo(address.host, port, &hints, &found);
 	if (error)
 		return okv_refuse(reason, OKV_ERR_INVALID, "peer", "peer \"%s\" cannot be looked up: %s", remote->name,
 				  gai_strerror(error));
@@ -173,10 +173,8 @@ enum okv_status okv__remote_init(struct okv_peers *peers, struct okv__remote *re
 	remote->backoff_ns = backoff_first_ns;
 	okv__link_init(&remote->link, &remote_ops, remote, &peers->incoming);
 	okv_timer_init(&remote->timer, peers->loop, timer_fired, remote);
-	if (strlen(name) >= sizeof(remote->name))
-		return okv_refuse(reason, OKV_ERR_INVALID, "peer", "the address of a peer is too long: %.60s...", name);
 	snprintf(remote->name, sizeof(remote->name), "%s", name);
-	status = resolve(remote, reason);
+	status = resolve(remote, name, reason);
 	if (status != OKV_OK)
 		return status;
 	if (okv_requester_peer(peers->requester, &remote->index) != OKV_OK)

@@ -641,8 +641,13 @@ static void options_that_cannot_be_are_refused(void **state)
 	options.peer_count = 1;
 	assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_INVALID);
 	assert_string_equal(reason.field, "peer");
-	peer = "127.0.0.1:99999";
-	assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_INVALID);
+	for (const char *const *bad =
+		     (const char *const[]){"127.0.0.1:99999", "127.0.0.1:0", "::1:9092", "[]:9092", "h:1x", NULL};
+	     *bad; bad++) {
+		peer = *bad;
+		assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_INVALID);
+		assert_string_equal(reason.field, "peer");
+	}
 	assert_null(none);
 	node_close(&node);
 	okv_loop_destroy(loop);

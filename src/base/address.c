@@ -1,12 +1,12 @@
-#include "address.h"
+#include "okv/base/address.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum okv_status okv__address_read(const char *option, const char *text, struct okv__address *ret_address,
-				  struct okv_reason *reason)
+enum okv_status okv_address_read(const char *option, const char *text, struct okv_address *ret_address,
+				 struct okv_reason *reason)
 {
-	struct okv__address address = {.port = 0};
+	struct okv_address address = {.port = 0};
 	const char *colon = strrchr(text, ':');
 	const char *host = text;
 	size_t size = colon ? (size_t)(colon - text) : 0;
