@@ -22,6 +22,7 @@
 #include "okv/base/buf.h"
 #include "okv/base/list.h"
 #include "okv/codec/http.h"
+#include "okv/loop/acceptor.h"
 #include "okv/loop/http_server.h"
 
 struct bufferevent;
@@ -66,8 +67,7 @@ struct okv_http_server {
 	struct okv_http_options options;
 	int fd; /* owned; -1 once it no longer listens */
 	uint16_t port;
-	struct okv_watch *watch;      /* owned; NULL once it no longer listens */
-	struct okv_timer accept_wait; /* after accept failed for want of descriptors */
+	struct okv_acceptor acceptor;
 	struct okv_list connections;
 	unsigned connection_count, exchanges;
 	bool is_shutting_down;

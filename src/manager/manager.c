@@ -16,14 +16,6 @@ static void touch_step(void *context)
 		okv_timer_start(&manager->touch_timer, okv_loop_now_ns(manager->loop) + pause_ns);
 }
 
-/* The listener was left alone for a while, since the process had no descriptors. */
-static void accept_again(void *context)
-{
-	struct okv_manager *manager = context;
-
-	okv_watch_set(manager->listener_watch, true, false);
-}
-
 void okv__manager_touch_ahead(struct okv_manager *manager)
 {
 	if (!okv_timer_is_running(&manager->touch_timer) && !manager->is_stopping)
@@ -81,12 +73,9 @@ static enum okv_status open_socket(struct okv_manager *manager, const struct okv
 {
 	enum okv_status status = okv__listener_open(options->socket_path, &manager->listener, reason);
 
-	if (status != OKV_OK)
-		return status;
-	status = okv_watch_create(manager->loop, manager->listener.fd, okv__sessions_accept, manager,
-				  &manager->listener_watch, reason);
 	if (status == OKV_OK)
-		okv_watch_set(manager->listener_watch, true, false);
+		status = okv_acceptor_start(&manager->acceptor, manager->loop, manager->listener.fd, okv__session_start,
+					    manager, reason);
 	return status;
 }
 
@@ -112,7 +101,6 @@ enum okv_status okv_manager_create(struct okv_loop *loop, const struct okv_manag
 	okv_list_init(&manager->sessions);
 	okv_list_init(&manager->syncs);
 	okv_timer_init(&manager->touch_timer, loop, touch_step, manager);
-	okv_timer_init(&manager->accept_timer, loop, accept_again, manager);
 	/* Ids of two incarnations do not meet: an engine disclaims its last session at whoever answers. */
 	okv_random_bytes(&manager->next_session, sizeof(manager->next_session));
 	manager->next_session = manager->next_session >> 16 | 1;
@@ -195,9 +183,7 @@ void okv_manager_shutdown(struct okv_manager *manager, void (*done)(void *contex
 	manager->stopped = done;
 	manager->stopped_context = context;
 	okv_timer_stop(&manager->touch_timer);
-	okv_timer_stop(&manager->accept_timer);
-	okv_watch_destroy(manager->listener_watch);
-	manager->listener_watch = NULL;
+	okv_acceptor_stop(&manager->acceptor);
 	okv__listener_close(&manager->listener);
 	OKV_LIST_EACH_SAFE(node, &manager->sessions)
 	okv__session_end(OKV_CONTAINER_OF(node, struct okv__session, node), false, "the manager stops");
@@ -213,13 +199,12 @@ void okv_manager_destroy(struct okv_manager *manager)
 		return;
 	OKV_ASSERT(manager->jobs_done == manager->jobs_submitted);
 	okv_timer_stop(&manager->touch_timer);
-	okv_timer_stop(&manager->accept_timer);
 	okv__worker_destroy(manager->worker);
 	OKV_LIST_EACH_SAFE(node, &manager->sessions)
 	okv__session_end(OKV_CONTAINER_OF(node, struct okv__session, node), true, "the manager is gone");
 	okv__peers_destroy(manager->peers);
 	okv_http_server_destroy(manager->http);
-	okv_watch_destroy(manager->listener_watch);
+	okv_acceptor_stop(&manager->acceptor);
 	okv__listener_close(&manager->listener);
 	okv_store_destroy(manager->store);
 	okv_metrics_destroy(manager->registry);

@@ -11,6 +11,7 @@
 #include "manager_metrics.h"
 #include "okv/base/fault.h"
 #include "okv/base/region.h"
+#include "okv/loop/acceptor.h"
 #include "okv/loop/http_server.h"
 #include "okv/loop/loop.h"
 #include "okv/manager/manager.h"
@@ -64,11 +65,11 @@ struct okv_manager {
 	struct okv_faults faults;
 	struct okv_uuid incarnation;
 	struct okv__listener listener;
-	struct okv_watch *listener_watch;
+	struct okv_acceptor acceptor; /* of it */
 	struct okv__worker *worker;
 	struct okv_peers *peers;
 	struct okv_http_server *http;
-	struct okv_timer touch_timer, accept_timer;
+	struct okv_timer touch_timer;
 	uint8_t *scratch; /* of all sessions' rings */
 	struct okv_list sessions;
 	uint64_t next_session;
@@ -83,7 +84,8 @@ struct okv_manager {
 };
 
 /* sessions.c */
-void okv__sessions_accept(void *manager, bool readable, bool writable);
+/* Of the connection `socket`, which is its own. */
+void okv__session_start(void *manager, int socket);
 /* `is_reader_gone`: it reads nothing of the pool any more. `why` is for the log. May free the session. */
 void okv__session_end(struct okv__session *session, bool is_reader_gone, const char *why);
 /* Frees the session if nothing refers to it any more. */

@@ -16,7 +16,7 @@
 #include "okv/base/metrics.h"
 #include "okv/fabric/requester.h"
 #include "okv/fabric/source.h"
-#include "okv/loop/loop.h"
+#include "okv/loop/acceptor.h"
 #include "okv/mover/mover.h"
 #include "okv/store/store.h"
 #include "peer_link.h"
@@ -110,8 +110,7 @@ struct okv_peers {
 	/* Source side. */
 	int listen_fd;
 	uint16_t port;
-	struct okv_watch *listen_watch;
-	struct okv_timer accept_timer;
+	struct okv_acceptor acceptor;
 	struct okv_list inbound;
 	unsigned inbound_count;
 	struct okv_materialisation_key *key; /* [OKV__KEYS_MAX], those that engines here use */

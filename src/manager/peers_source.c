@@ -1,8 +1,5 @@
 /* The source side: who connects to us, and what they are told and given. */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -312,9 +309,10 @@ void okv__peers_act_source(struct okv_peers *peers)
 
 static const struct okv__link_ops inbound_ops = {.message = message_came, .closed = closed};
 
-static void accept_one(struct okv_peers *peers, int fd)
+static void accepted(void *context, int fd)
 {
 	const uint64_t hello_ns = 5 * OKV_NS_PER_S;
+	struct okv_peers *peers = context;
 	struct okv__inbound *inbound = NULL;
 
 	if (peers->inbound_count < OKV__INBOUND_LINKS_MAX)
@@ -338,86 +336,21 @@ static void accept_one(struct okv_peers *peers, int fd)
 	okv_timer_start(&inbound->hello_timer, okv_loop_now_ns(peers->loop) + hello_ns);
 }
 
-static void accept_ready(void *context, bool readable, bool writable)
-{
-	enum { CONNECTIONS = 16 };
-	const uint64_t pause_ns = 100 * OKV_NS_PER_MS;
-	struct okv_peers *peers = context;
-
-	(void)readable;
-	(void)writable;
-	for (int i = 0; i < CONNECTIONS; i++) {
-		int fd = accept4(peers->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-		if (fd < 0) {
-			/* Out of descriptors the listener would stay readable and take the whole loop. */
-			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-				okv_watch_set(peers->listen_watch, false, false);
-				okv_timer_start(&peers->accept_timer, okv_loop_now_ns(peers->loop) + pause_ns);
-			}
-			return;
-		}
-		accept_one(peers, fd);
-	}
-}
-
-static void accept_again(void *context)
-{
-	struct okv_peers *peers = context;
-
-	okv_watch_set(peers->listen_watch, true, false);
-}
-
 enum okv_status okv__peers_listen(struct okv_peers *peers, const char *address, uint16_t port,
 				  struct okv_reason *reason)
 {
-	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-	struct addrinfo *at;
-	union {
-		struct sockaddr any;
-		struct sockaddr_in v4;
-		struct sockaddr_in6 v6;
-	} bound = {0};
-	socklen_t size = sizeof(bound);
-	char service[8];
-	int one = 1;
+	enum okv_status status = okv_tcp_listen("listen", address, port, &peers->listen_fd, &peers->port, reason);
 
-	okv_timer_init(&peers->accept_timer, peers->loop, accept_again, peers);
-	snprintf(service, sizeof(service), "%u", port);
-	if (getaddrinfo(address, service, &hints, &at) != 0)
-		return okv_refuse(reason, OKV_ERR_INVALID, "listen", "\"%.60s\" is not an IPv4 or IPv6 address",
-				  address);
-	peers->listen_fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (peers->listen_fd < 0)
-		goto refuse;
-	setsockopt(peers->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (bind(peers->listen_fd, at->ai_addr, at->ai_addrlen) != 0 || listen(peers->listen_fd, 128) != 0 ||
-	    getsockname(peers->listen_fd, &bound.any, &size) != 0)
-		goto refuse;
-	freeaddrinfo(at);
-	peers->port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
-	enum okv_status status =
-		okv_watch_create(peers->loop, peers->listen_fd, accept_ready, peers, &peers->listen_watch, reason);
 	if (status == OKV_OK)
-		okv_watch_set(peers->listen_watch, true, false);
+		status = okv_acceptor_start(&peers->acceptor, peers->loop, peers->listen_fd, accepted, peers, reason);
 	return status;
-
-refuse:
-	freeaddrinfo(at);
-	if (errno == EADDRINUSE)
-		return okv_refuse(reason, OKV_ERR_BUSY, "listen", "port %u of %.60s is in use; choose another --listen",
-				  port, address);
-	return okv_refuse(reason, okv_status_from_errno(errno), "listen",
-			  "cannot listen for peers on %.60s port %u: %s", address, port, strerror(errno));
 }
 
 void okv__peers_stop_listening(struct okv_peers *peers)
 {
 	if (peers->listen_fd >= 0) {
-		okv_timer_stop(&peers->accept_timer);
-		okv_watch_destroy(peers->listen_watch);
+		okv_acceptor_stop(&peers->acceptor);
 		close(peers->listen_fd);
-		peers->listen_watch = NULL;
 		peers->listen_fd = -1;
 	}
 	OKV_LIST_EACH_SAFE(node, &peers->inbound)

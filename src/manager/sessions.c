@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -336,10 +335,10 @@ static enum okv_status watch(struct okv__session *session, struct okv_reason *re
 	return status;
 }
 
-/* Takes ownership of the socket. */
-static void start_session(struct okv_manager *manager, int socket)
+void okv__session_start(void *context, int socket)
 {
 	const uint64_t hello_ns = 5 * OKV_NS_PER_S;
+	struct okv_manager *manager = context;
 	struct okv__session *session = calloc(1, sizeof(*session));
 	struct okv_reason reason = {0};
 	enum okv_status status;
@@ -369,27 +368,4 @@ static void start_session(struct okv_manager *manager, int socket)
 	okv_watch_set(session->socket_watch, true, false);
 	okv_watch_set(session->death_watch, true, false);
 	okv_timer_start(&session->hello_timer, okv_loop_now_ns(manager->loop) + hello_ns);
-}
-
-void okv__sessions_accept(void *context, bool readable, bool writable)
-{
-	enum { CONNECTIONS = 16 };
-	const uint64_t pause_ns = 100 * OKV_NS_PER_MS;
-	struct okv_manager *manager = context;
-
-	(void)readable;
-	(void)writable;
-	for (int i = 0; i < CONNECTIONS; i++) {
-		int socket = accept4(manager->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-		if (socket < 0) {
-			/* Out of descriptors the listener would stay readable and take the whole loop. */
-			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-				okv_watch_set(manager->listener_watch, false, false);
-				okv_timer_start(&manager->accept_timer, okv_loop_now_ns(manager->loop) + pause_ns);
-			}
-			return;
-		}
-		start_session(manager, socket);
-	}
 }

@@ -7,11 +7,14 @@
 
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "okv/base/rng.h"
+#include "okv/loop/acceptor.h"
 #include "okv/loop/loop.h"
 
 struct fixture {
@@ -177,6 +180,58 @@ static void a_watch_reports_what_was_asked_for(void **state)
 	okv_watch_destroy(NULL);
 }
 
+static void close_and_count(void *context, int fd)
+{
+	(*(unsigned *)context)++;
+	close(fd);
+}
+
+static int connect_to(uint16_t port)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	return fd;
+}
+
+static void without_descriptors_an_acceptor_rests_and_comes_back(void **state)
+{
+	struct fixture *fixture = *state;
+	struct okv_acceptor acceptor = {0};
+	struct rlimit before, tight;
+	unsigned came = 0;
+	uint16_t port;
+	int fd, client;
+
+	okv_acceptor_stop(&acceptor);
+	assert_int_equal(okv_tcp_listen("here", "127.0.0.1", 0, &fd, &port, NULL), OKV_OK);
+	assert_int_equal(okv_acceptor_start(&acceptor, fixture->loop, fd, close_and_count, &came, NULL), OKV_OK);
+	client = connect_to(port);
+	okv_loop_turn(fixture->loop);
+	assert_int_equal(came, 1);
+
+	close(client);
+	client = connect_to(port);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	tight = before;
+	tight.rlim_cur = (rlim_t)client + 1; /* nothing is free below it */
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	okv_loop_turn(fixture->loop);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	okv_loop_turn(fixture->loop);
+	assert_int_equal(came, 1); /* it rests, though the socket is readable */
+	fixture->now_ns += OKV_NS_PER_S;
+	okv_loop_turn(fixture->loop);
+	okv_loop_turn(fixture->loop);
+	assert_int_equal(came, 2);
+
+	close(client);
+	okv_acceptor_stop(&acceptor);
+	close(fd);
+}
+
 static void count_run(void *context)
 {
 	(*(unsigned *)context)++;
@@ -262,6 +317,8 @@ int main(void)
 						close_loop),
 		cmocka_unit_test_setup_teardown(a_timer_may_stop_another_that_is_due_with_it, open_loop, close_loop),
 		cmocka_unit_test_setup_teardown(a_watch_reports_what_was_asked_for, open_loop, close_loop),
+		cmocka_unit_test_setup_teardown(without_descriptors_an_acceptor_rests_and_comes_back, open_loop,
+						close_loop),
 		cmocka_unit_test_setup_teardown(a_posted_task_runs_once_in_the_next_turn, open_loop, close_loop),
 		cmocka_unit_test_setup_teardown(run_ends_at_a_stop_and_can_be_repeated, open_loop, close_loop),
 		cmocka_unit_test_setup_teardown(signals_arrive_as_calls, open_loop, close_loop),

@@ -633,7 +633,7 @@ static void options_that_cannot_be_are_refused(void **state)
 		.listen_port = okv__peers_port(node.peers),
 		.peers = &peer,
 	};
-	assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_BUSY);
+	assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_EXISTS);
 	assert_string_equal(reason.field, "listen");
 	options.listen_address = "everywhere";
 	assert_int_not_equal(okv__peers_create(&options, &none, &reason), OKV_OK);
