@@ -177,6 +177,11 @@ enum okv_status okv__remote_init(struct okv_peers *peers, struct okv__remote *re
 	status = resolve(remote, name, reason);
 	if (status != OKV_OK)
 		return status;
+	for (const struct okv__remote *other = peers->remote; other < remote; other++)
+		if (other->address_size == remote->address_size &&
+		    memcmp(&other->address, &remote->address, remote->address_size) == 0)
+			return okv_refuse(reason, OKV_ERR_INVALID, "peer", "--peer %s and --peer %s are one manager",
+					  other->name, remote->name);
 	if (okv_requester_peer(peers->requester, &remote->index) != OKV_OK)
 		return okv_refuse(reason, OKV_ERR_BUDGET, "peer", "a manager can have %d peers at most",
 				  OKV_REQUESTER_PEERS_MAX);

@@ -622,7 +622,7 @@ static void options_that_cannot_be_are_refused(void **state)
 	struct node node;
 	struct okv_peers *none = NULL;
 	struct okv_reason reason;
-	const char *peer = "nowhere";
+	const char *peer = "nowhere", *twice[] = {"127.0.0.1:9", "[::1]:9", "127.0.0.1:09"};
 
 	node_open(&node, loop, 0, 0, "", 3000);
 	struct okv_peers_options options = {
@@ -648,6 +648,10 @@ static void options_that_cannot_be_are_refused(void **state)
 		assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_INVALID);
 		assert_string_equal(reason.field, "peer");
 	}
+	options.peers = twice;
+	options.peer_count = 3;
+	assert_int_equal(okv__peers_create(&options, &none, &reason), OKV_ERR_INVALID);
+	assert_non_null(strstr(reason.text, "--peer 127.0.0.1:9 and --peer 127.0.0.1:09 are one manager"));
 	assert_null(none);
 	node_close(&node);
 	okv_loop_destroy(loop);
