@@ -125,7 +125,6 @@ static void allow_descriptors(void)
 
 static int run(const void *context)
 {
-	static const enum okv_log_level levels[] = {OKV_LOG_ERROR, OKV_LOG_WARN, OKV_LOG_INFO, OKV_LOG_DEBUG};
 	const struct settings *settings = context;
 	struct running running = {.loop = NULL};
 	struct okv_address http, listen;
@@ -133,7 +132,7 @@ static int run(const void *context)
 	char http_host[OKV_HOST_MAX + 2], listen_host[OKV_HOST_MAX + 2];
 	int exit_status = 1;
 
-	okv_log_set_level(levels[settings->log_level]);
+	okv_log_set_level((enum okv_log_level)settings->log_level);
 	allow_descriptors();
 	if (create(settings, &running, &http, &listen, &reason) != OKV_OK) {
 		fprintf(stderr, "orbitkv manager: %s%s%s\n", reason.field, reason.field[0] ? ": " : "", reason.text);
@@ -174,7 +173,7 @@ static const struct okv__option options[] = {
 	{"peer", OKV__OPTION_STRINGS, FIELD(peers), "HOST:PORT", NULL, "Another manager.", 0, 0},
 	{"peer-deadline-ms", OKV__OPTION_INTEGER, FIELD(peer_deadline_ms), "MS", "3000",
 	 "How long a request waits for a silent peer.", 1, 600000},
-	{"log-level", OKV__OPTION_CHOICE, FIELD(log_level), "error|warn|info|debug", "info", "What is logged.", 0, 0},
+	{"log-level", OKV__OPTION_CHOICE, FIELD(log_level), OKV_LOG_LEVELS, "info", "What is logged.", 0, 0},
 };
 
 const struct okv__command okv__command_manager = {

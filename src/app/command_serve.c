@@ -14,9 +14,9 @@
 #include "okv/serve/serve.h"
 
 struct settings {
-	char *model, *model_name, *host, *manager, *isolation_domain, *log_level;
+	char *model, *model_name, *host, *manager, *isolation_domain;
 	uint64_t port, threads, page_tokens, arena_size, max_running, max_queue, restore_deadline_ms;
-	unsigned kv_dtype;
+	unsigned kv_dtype, log_level;
 };
 
 /* Everything a run owns, in the order in which it is made; taken down in the opposite one. */
@@ -239,19 +239,13 @@ static int run(const void *context)
 {
 	const struct settings *settings = context;
 	struct server server = {.settings = settings};
-	enum okv_log_level level;
 	enum okv_status status;
 
 	if (!settings->model) {
 		fprintf(stderr, "orbitkv serve: --model FILE is needed: a GGUF file (`./run setup` fetches one)\n");
 		return 2;
 	}
-	if (!okv_log_level_from_name(settings->log_level, &level)) {
-		fprintf(stderr, "orbitkv serve: --log-level is error, warn, info or debug, not '%s'\n",
-			settings->log_level);
-		return 2;
-	}
-	okv_log_set_level(level);
+	okv_log_set_level((enum okv_log_level)settings->log_level);
 	name_model(&server);
 	status = listen_first(&server, &server.reason);
 	if (status == OKV_OK)
@@ -291,7 +285,7 @@ static const struct okv__option options[] = {
 	 "Requests that wait; further ones are answered with 429.", 1, 100000},
 	{"restore-deadline-ms", OKV__OPTION_INTEGER, FIELD(restore_deadline_ms), "MS", "3000",
 	 "A restore that takes longer is given up and recomputed.", 1, 600000},
-	{"log-level", OKV__OPTION_STRING, FIELD(log_level), "LEVEL", "info", "error, warn, info or debug.", 0, 0},
+	{"log-level", OKV__OPTION_CHOICE, FIELD(log_level), OKV_LOG_LEVELS, "info", "What is logged.", 0, 0},
 };
 
 const struct okv__command okv__command_serve = {

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,17 +12,6 @@ static _Atomic int level_max = OKV_LOG_WARN; /* of the process; set before threa
 void okv_log_set_level(enum okv_log_level level)
 {
 	level_max = (int)level;
-}
-
-bool okv_log_level_from_name(const char *name, enum okv_log_level *ret_level)
-{
-	for (unsigned i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++) {
-		if (strcmp(name, level_names[i]) == 0) {
-			*ret_level = (enum okv_log_level)i;
-			return true;
-		}
-	}
-	return false;
 }
 
 void okv_log(enum okv_log_level level, const char *area, const char *format, ...)

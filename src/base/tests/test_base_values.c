@@ -13,7 +13,6 @@
 #include "okv/base/cursor.h"
 #include "okv/base/digest.h"
 #include "okv/base/fault.h"
-#include "okv/base/log.h"
 #include "okv/base/rng.h"
 #include "okv/base/status.h"
 
@@ -185,16 +184,6 @@ static void a_misspelt_fault_point_is_refused_with_those_that_there_are(void **s
 	assert_int_equal(okv_faults_parse("mover_shortt=1", &faults, &reason), OKV_ERR_INVALID);
 }
 
-static void log_level_names_round_trip(void **state)
-{
-	(void)state;
-	enum okv_log_level level = OKV_LOG_ERROR;
-
-	assert_true(okv_log_level_from_name("debug", &level));
-	assert_int_equal(level, OKV_LOG_DEBUG);
-	assert_false(okv_log_level_from_name("loud", &level));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -208,7 +197,6 @@ int main(void)
 		cmocka_unit_test(buf_is_always_a_c_string),
 		cmocka_unit_test(faults_are_read_counted_and_refused_when_malformed),
 		cmocka_unit_test(a_misspelt_fault_point_is_refused_with_those_that_there_are),
-		cmocka_unit_test(log_level_names_round_trip),
 	};
 	return cmocka_run_group_tests_name("base_values", tests, NULL, NULL);
 }
