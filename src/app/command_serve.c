@@ -52,8 +52,10 @@ static void name_model(struct server *server)
 
 	if (size > 5 && strcmp(file + size - 5, ".gguf") == 0)
 		size -= 5;
-	snprintf(server->model_name, sizeof(server->model_name), "%.*s", given ? 127 : (int)(size > 127 ? 127 : size),
-		 given ? given : file);
+	if (given)
+		snprintf(server->model_name, sizeof(server->model_name), "%s", given);
+	else
+		snprintf(server->model_name, sizeof(server->model_name), "%.*s", (int)size, file);
 }
 
 static void drained(void *context)
@@ -243,6 +245,10 @@ static int run(const void *context)
 
 	if (!settings->model) {
 		fprintf(stderr, "orbitkv serve: --model FILE is needed: a GGUF file (`./run setup` fetches one)\n");
+		return 2;
+	}
+	if (settings->model_name && strlen(settings->model_name) >= sizeof(server.model_name)) {
+		fprintf(stderr, "orbitkv serve: --model-name has at most %zu bytes\n", sizeof(server.model_name) - 1);
 		return 2;
 	}
 	okv_log_set_level((enum okv_log_level)settings->log_level);

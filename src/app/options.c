@@ -172,8 +172,11 @@ static enum okv_status no_memory(const struct reader *reader)
 
 static enum okv_status read_string(const struct reader *reader, const struct okv__option *option, const char *text)
 {
-	char **field = field_of(option, reader->settings), *copy = strdup(text);
+	char **field = field_of(option, reader->settings), *copy;
 
+	if (!*text) /* most likely a variable that a script did not set */
+		return refuse_value(reader, option, text, option->argument);
+	copy = strdup(text);
 	if (!copy)
 		return no_memory(reader);
 	free(*field);

@@ -22,7 +22,7 @@
 #include "okv/base/status.h"
 
 enum okv__option_kind {
-	OKV__OPTION_STRING,  /* char *; NULL when not given */
+	OKV__OPTION_STRING,  /* char *, not empty; NULL when not given */
 	OKV__OPTION_STRINGS, /* struct okv__strings; may be given again */
 	OKV__OPTION_INTEGER, /* uint64_t in [min, max] */
 	OKV__OPTION_SIZE,    /* uint64_t in [min, max]: bytes, or with b, kb, mb, gb, tb (powers of 1024) */

@@ -269,6 +269,8 @@ def test_an_engine_refuses_what_it_cannot_do_and_says_what_to_do(orbitkv, model_
     refused([orbitkv, "serve", "--model", junk, "--port", "0"], "gguf")
     refused([orbitkv, "serve", "--model", model_path, "--port", "99999"], "port")
     refused([orbitkv, "serve", "--model", model_path, "--port", "0", "--arena-size", "900tb"], "--arena-size", "memory")
+    refused([orbitkv, "serve", "--model", model_path, "--port", "0", "--model-name", "n" * 128], "--model-name", "127")
+    refused([orbitkv, "serve", "--model", model_path, "--port", "0", "--isolation-domain", ""], "--isolation-domain")
     cut = tmp_path / "cut.gguf"
     with open(model_path, "rb") as whole:
         cut.write_bytes(whole.read(5_000_000))
