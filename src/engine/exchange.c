@@ -120,7 +120,7 @@ static void finish_restore(struct okv_engine *engine, struct okv__transfer *tran
 {
 	struct okv__lane *lane = transfer->lane;
 
-	if (completion->status != OKV_OK)
+	if (completion->status != OKV_OK && lane) /* one that was given up is counted as what gave it up */
 		okv_metric_add(engine->metrics.restore_failures, 1);
 	if (!lane) {
 		transfer_destroy(engine, transfer);

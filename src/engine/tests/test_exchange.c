@@ -211,6 +211,7 @@ static void an_overdue_restore_is_recomputed_elsewhere_and_its_pages_wait_for_th
 	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_transfers", "kind=\"restore\""), 1);
 	s->source.holds_restores = false;
 	assert_drained(&s->second);
+	assert_int_equal(counter_of(&s->second, "orbitkv_engine_restore_failures_total", ""), 0);
 	ask_second(s);
 	turn_until_over(&s->second, &s->reply);
 	assert_answers_like_solo(&s->solo, &s->second, &s->request);
