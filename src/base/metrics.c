@@ -4,15 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "okv/base/status.h"
+
 enum metric_kind { COUNTER, GAUGE, HISTOGRAM };
-enum { BOUNDS = 24, FIRST_BOUND_LOG2 = -17 };
+enum { BOUNDS = 24 };
 
 struct okv_metric {
 	struct okv_metric *next; /* owned: the registry's chain in order of creation */
 	enum metric_kind kind;
 	char *name, *labels, *help; /* owned */
-	_Atomic int64_t value;	    /* for a histogram: the sum in ns */
+	_Atomic int64_t value;	    /* for a histogram: the sum, in ns or plain */
 	_Atomic int64_t bucket[BOUNDS + 1];
+	double first_bound; /* each next one is twice as large */
+	double unit;	    /* of the sum */
 };
 
 struct okv_metrics {
@@ -87,9 +91,33 @@ struct okv_metric *okv_gauge(struct okv_metrics *metrics, const char *name, cons
 	return create(metrics, GAUGE, name, labels, help);
 }
 
+static struct okv_metric *create_histogram(struct okv_metrics *metrics, const char *name, const char *labels,
+					   const char *help, double first_bound, double unit)
+{
+	struct okv_metric *metric = create(metrics, HISTOGRAM, name, labels, help);
+
+	if (metric) {
+		metric->first_bound = first_bound;
+		metric->unit = unit;
+	}
+	return metric;
+}
+
 struct okv_metric *okv_histogram(struct okv_metrics *metrics, const char *name, const char *labels, const char *help)
 {
-	return create(metrics, HISTOGRAM, name, labels, help);
+	return create_histogram(metrics, name, labels, help, 0x1p-17, 1e-9);
+}
+
+struct okv_metric *okv_histogram_of_ages(struct okv_metrics *metrics, const char *name, const char *labels,
+					 const char *help)
+{
+	return create_histogram(metrics, name, labels, help, 0x1p-3, 1e-9);
+}
+
+struct okv_metric *okv_histogram_of_counts(struct okv_metrics *metrics, const char *name, const char *labels,
+					   const char *help)
+{
+	return create_histogram(metrics, name, labels, help, 1, 1);
 }
 
 /* Relaxed is enough: a reader wants each value, not an order between values. */
@@ -110,23 +138,32 @@ int64_t okv_metric_value(const struct okv_metric *metric)
 	return metric ? atomic_load_explicit(&metric->value, memory_order_relaxed) : 0;
 }
 
-static double bound_seconds(int i)
+static double bound_of(const struct okv_metric *histogram, int i)
 {
-	int log2 = FIRST_BOUND_LOG2 + i;
-
-	return log2 < 0 ? 1.0 / (double)(1LL << -log2) : (double)(1LL << log2);
+	return histogram->first_bound * (double)(1ULL << i);
 }
 
-void okv_metric_observe_ns(struct okv_metric *histogram, uint64_t duration_ns)
+static void observe(struct okv_metric *histogram, uint64_t amount, double unit)
 {
 	int i = 0;
 
 	if (!histogram)
 		return;
-	while (i < BOUNDS && (double)duration_ns * 1e-9 > bound_seconds(i))
+	OKV_ASSERT(histogram->unit == unit);
+	while (i < BOUNDS && (double)amount * unit > bound_of(histogram, i))
 		i++;
 	atomic_fetch_add_explicit(&histogram->bucket[i], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&histogram->value, (int64_t)duration_ns, memory_order_relaxed);
+	atomic_fetch_add_explicit(&histogram->value, (int64_t)amount, memory_order_relaxed);
+}
+
+void okv_metric_observe_ns(struct okv_metric *histogram, uint64_t duration_ns)
+{
+	observe(histogram, duration_ns, 1e-9);
+}
+
+void okv_metric_observe_count(struct okv_metric *histogram, uint64_t count)
+{
+	observe(histogram, count, 1);
 }
 
 static void render_histogram(const struct okv_metric *metric, struct okv_buf *text)
@@ -139,12 +176,12 @@ static void render_histogram(const struct okv_metric *metric, struct okv_buf *te
 		cumulative += atomic_load_explicit(&metric->bucket[i], memory_order_relaxed);
 		okv_buf_print(text, "%s_bucket{%s%sle=\"", metric->name, metric->labels, comma);
 		if (i < BOUNDS)
-			okv_buf_print(text, "%.9g\"} %lld\n", bound_seconds(i), (long long)cumulative);
+			okv_buf_print(text, "%.9g\"} %lld\n", bound_of(metric, i), (long long)cumulative);
 		else
 			okv_buf_print(text, "+Inf\"} %lld\n", (long long)cumulative);
 	}
 	okv_buf_print(text, "%s_sum%s%s%s %.9g\n", metric->name, open, metric->labels, close,
-		      (double)okv_metric_value(metric) * 1e-9);
+		      (double)okv_metric_value(metric) * metric->unit);
 	okv_buf_print(text, "%s_count%s%s%s %lld\n", metric->name, open, metric->labels, close, (long long)cumulative);
 }
 

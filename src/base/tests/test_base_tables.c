@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "okv/base/buf.h"
+#include "okv/base/clock.h"
 #include "okv/base/list.h"
 #include "okv/base/map.h"
 #include "okv/base/metrics.h"
@@ -137,6 +138,30 @@ static void histogram_buckets_are_cumulative(void **state)
 	okv_metrics_destroy(metrics);
 }
 
+static void histograms_of_ages_and_counts_have_bounds_of_their_own(void **state)
+{
+	(void)state;
+	struct okv_metrics *metrics = okv_metrics_create();
+	struct okv_metric *age = okv_histogram_of_ages(metrics, "orbitkv_age_seconds", "", "Age");
+	struct okv_metric *parts = okv_histogram_of_counts(metrics, "orbitkv_parts", "", "Parts");
+	struct okv_buf text = {0};
+
+	okv_metric_observe_ns(age, 90 * OKV_NS_PER_S);
+	okv_metric_observe_ns(age, 86400 * OKV_NS_PER_S);
+	okv_metric_observe_count(parts, 0);
+	okv_metric_observe_count(parts, 3);
+	okv_metrics_render(metrics, &text);
+	assert_non_null(strstr(text.data, "orbitkv_age_seconds_bucket{le=\"0.125\"} 0\n"));
+	assert_non_null(strstr(text.data, "orbitkv_age_seconds_bucket{le=\"128\"} 1\n"));
+	assert_non_null(strstr(text.data, "orbitkv_age_seconds_bucket{le=\"131072\"} 2\n"));
+	assert_non_null(strstr(text.data, "orbitkv_age_seconds_sum 86490\n"));
+	assert_non_null(strstr(text.data, "orbitkv_parts_bucket{le=\"1\"} 1\n"));
+	assert_non_null(strstr(text.data, "orbitkv_parts_bucket{le=\"4\"} 2\n"));
+	assert_non_null(strstr(text.data, "orbitkv_parts_sum 3\norbitkv_parts_count 2\n"));
+	okv_buf_done(&text);
+	okv_metrics_destroy(metrics);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -144,6 +169,7 @@ int main(void)
 		cmocka_unit_test(map_agrees_with_an_array_under_random_use),
 		cmocka_unit_test(metrics_render_families_together_and_share_equal_names),
 		cmocka_unit_test(histogram_buckets_are_cumulative),
+		cmocka_unit_test(histograms_of_ages_and_counts_have_bounds_of_their_own),
 	};
 	return cmocka_run_group_tests_name("base_tables", tests, NULL, NULL);
 }

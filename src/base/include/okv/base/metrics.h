@@ -22,13 +22,21 @@ void okv_metrics_destroy(struct okv_metrics *metrics);
 /* `name`, `labels` and `help` are copied. The same name and labels a second time give the same metric. */
 struct okv_metric *okv_counter(struct okv_metrics *metrics, const char *name, const char *labels, const char *help);
 struct okv_metric *okv_gauge(struct okv_metrics *metrics, const char *name, const char *labels, const char *help);
-/* Seconds, log-spaced bounds 2^-17 .. 2^6 s (7.6 us to 64 s). */
+/* Seconds that something takes: log-spaced bounds 2^-17 .. 2^6 s (7.6 us to 64 s). */
 struct okv_metric *okv_histogram(struct okv_metrics *metrics, const char *name, const char *labels, const char *help);
+/* Seconds that something stays: bounds 2^-3 .. 2^20 s (12 days). */
+struct okv_metric *okv_histogram_of_ages(struct okv_metrics *metrics, const char *name, const char *labels,
+					 const char *help);
+/* Plain numbers: bounds 1, 2, 4 .. 2^23. */
+struct okv_metric *okv_histogram_of_counts(struct okv_metrics *metrics, const char *name, const char *labels,
+					   const char *help);
 
 void okv_metric_add(struct okv_metric *metric, int64_t amount);
 void okv_metric_set(struct okv_metric *metric, int64_t value);
 int64_t okv_metric_value(const struct okv_metric *metric);
+/* Of seconds, and of plain numbers. */
 void okv_metric_observe_ns(struct okv_metric *histogram, uint64_t duration_ns);
+void okv_metric_observe_count(struct okv_metric *histogram, uint64_t count);
 
 /* Appends the text exposition format, version 0.0.4, metrics in order of creation. */
 void okv_metrics_render(const struct okv_metrics *metrics, struct okv_buf *text);
