@@ -79,6 +79,11 @@ static enum okv_status open_socket(struct okv_manager *manager, const struct okv
 	return status;
 }
 
+static uint64_t loop_now(void *loop)
+{
+	return okv_loop_now_ns(loop);
+}
+
 static void announce_faults(struct okv_manager *manager)
 {
 	for (unsigned i = 0; i < manager->faults.count; i++)
@@ -118,6 +123,8 @@ enum okv_status okv_manager_create(struct okv_loop *loop, const struct okv_manag
 	status = okv_store_create(options->pool_bytes, &manager->store, reason);
 	if (status != OKV_OK)
 		goto destroy;
+	okv_store_measure_ages(manager->store, (struct okv_clock){.now_ns = loop_now, .context = loop},
+			       manager->metrics.age);
 	manager->leases.limit_bytes = options->pool_bytes / 4 * 3;
 	status = open_socket(manager, options, reason);
 	if (status == OKV_OK)

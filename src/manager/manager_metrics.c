@@ -5,6 +5,7 @@ void okv__manager_metrics_create(struct okv_metrics *registry, struct okv__manag
 	static const char *const classes[] = {"class=\"reclaimable\"", "class=\"normal\""};
 	static const char *const phases[] = {"phase=\"preparing\"", "phase=\"ready\"", "phase=\"restoring\"",
 					     "phase=\"quarantined\""};
+	static const char *const ends[] = {"reason=\"pressure\"", "reason=\"cleanup\""};
 	static const char *const tiers[] = {"tier=\"ram\"", "tier=\"remote\"", "tier=\"miss\""};
 	struct okv__manager_metrics m = {0};
 
@@ -51,6 +52,9 @@ void okv__manager_metrics_create(struct okv_metrics *registry, struct okv__manag
 		m.evictions_by_class[i] = okv_counter(registry, "orbitkv_cache_block_evictions_by_class_total",
 						      classes[i], "Blocks evicted by class.");
 	}
+	for (int i = 0; i < OKV_EVICTIONS; i++)
+		m.age[i] = okv_histogram_of_ages(registry, "orbitkv_cache_residence_duration_seconds", ends[i],
+						 "From a block's insertion to its eviction.");
 	for (int i = 0; i < OKV__LEASE_PHASES; i++) {
 		m.reserved_by_phase[i] = okv_gauge(registry, "orbitkv_query_reserved_bytes_by_phase", phases[i],
 						   "Bytes that leases hold, by what they are in.");

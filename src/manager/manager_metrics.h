@@ -6,6 +6,7 @@
 #define OKV_MANAGER_MANAGER_METRICS_H
 
 #include "okv/base/metrics.h"
+#include "okv/store/store.h"
 
 enum okv__tier { OKV__TIER_RAM, OKV__TIER_REMOTE, OKV__TIER_MISS, OKV__TIERS };
 enum { OKV__CLASSES = 2, OKV__LEASE_PHASES = 4 };
@@ -15,6 +16,7 @@ struct okv__manager_metrics {
 	struct okv_metric *pool_used, *pool_capacity, *pool_largest_free, *pool_alloc_failures, *inflight;
 	struct okv_metric *resident_blocks[OKV__CLASSES], *evictions_by_class[OKV__CLASSES], *resident_bytes;
 	struct okv_metric *insertions, *evictions, *evictions_still_referenced, *evicted_bytes, *damaged;
+	struct okv_metric *age[OKV_EVICTIONS];
 	struct okv_metric *pinned_entries, *pinned_refs, *pinned_blocks, *pinned_bytes;
 	/* From the leases. */
 	struct okv_metric *reserved, *reserved_by_phase[OKV__LEASE_PHASES], *leases_by_phase[OKV__LEASE_PHASES];

@@ -2,12 +2,14 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "alloc.h"
 #include "extents.h"
 #include "okv/base/list.h"
 #include "okv/base/map.h"
 #include "okv/base/memory_limit.h"
+#include "okv/base/metrics.h"
 #include "okv/base/region.h"
 
 enum block_state { INCOMING, RESIDENT, CONDEMNED };
@@ -17,6 +19,7 @@ enum block_state { INCOMING, RESIDENT, CONDEMNED };
 struct block {
 	struct okv_block public;
 	enum block_state state;
+	uint64_t since_ns; /* RESIDENT */
 	struct okv_map_node by_hash;
 	struct okv_list all, in_class;
 };
@@ -30,6 +33,8 @@ struct okv_store {
 	struct okv_list all, unpinned[CLASSES];
 	uint64_t next_generation, evictable_bytes;
 	struct okv_store_counts counts;
+	struct okv_clock clock;		       /* for ages; they are measured if it is there */
+	struct okv_metric *age[OKV_EVICTIONS]; /* borrowed */
 };
 
 enum okv_status okv_store_create(uint64_t pool_bytes, struct okv_store **ret_store, struct okv_reason *reason)
@@ -99,6 +104,18 @@ const struct okv_store_counts *okv_store_counts(struct okv_store *store)
 {
 	store->counts.largest_free_bytes = (uint64_t)okv_extents_largest(&store->extents) * OKV_EXTENT_PAGE_BYTES;
 	return &store->counts;
+}
+
+void okv_store_measure_ages(struct okv_store *store, struct okv_clock clock,
+			    struct okv_metric *const age[OKV_EVICTIONS])
+{
+	store->clock = clock;
+	memcpy(store->age, age, sizeof(store->age));
+}
+
+static uint64_t now_of(const struct okv_store *store)
+{
+	return store->clock.now_ns ? okv_clock_now(store->clock) : 0;
 }
 
 bool okv_store_touch_ahead(struct okv_store *store)
@@ -180,8 +197,9 @@ static void leave_residence(struct okv_store *store, struct block *block)
 	store->counts.resident_bytes -= block->public.record.length;
 }
 
-static void evict(struct okv_store *store, struct block *block)
+static void evict(struct okv_store *store, struct block *block, enum okv_eviction reason)
 {
+	okv_metric_observe_ns(store->age[reason], now_of(store) - block->since_ns);
 	unlist_evictable(store, block);
 	leave_residence(store, block);
 	store->counts.evictions[block->public.class]++;
@@ -210,7 +228,7 @@ static bool take_extent(struct okv_store *store, struct block *block)
 
 		if (!oldest)
 			return false;
-		evict(store, oldest);
+		evict(store, oldest, OKV_EVICTED_BY_PRESSURE);
 	}
 	block->public.offset = (uint64_t)first * OKV_EXTENT_PAGE_BYTES;
 	block->public.bytes = store->pool.base + block->public.offset;
@@ -257,6 +275,7 @@ void okv_store_commit(struct okv_store *store, struct okv_block *public, const s
 
 	OKV_ASSERT(block->state == INCOMING);
 	block->state = RESIDENT;
+	block->since_ns = now_of(store);
 	public->record.crc = *crc;
 	public->generation = store->next_generation++;
 	store->counts.incoming_bytes -= public->record.length;
@@ -353,7 +372,7 @@ struct okv_store_cleanup okv_store_clean(struct okv_store *store)
 		result.evicted_blocks++;
 		result.evicted_bytes += block->public.record.length;
 		result.reclaimed_bytes += extent_bytes(block);
-		evict(store, block);
+		evict(store, block, OKV_EVICTED_BY_CLEANUP);
 	}
 	store->counts.evictions_skipped_pinned += result.still_referenced_blocks;
 	return result;

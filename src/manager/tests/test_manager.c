@@ -482,6 +482,7 @@ static void the_admin_interface_answers_what_its_page_says(void **state)
 	assert_int_equal(okv_store_counts(stage.manager->store)->insertions, 40);
 
 	uint64_t lease = engine_chain(&engine, OKV_RING_PREPARE, 1, 3).lease;
+	stage.now_ns += 100 * OKV_NS_PER_S;
 	expect_http(
 		&stage, "POST /cache/memory/cleanup", "200 OK",
 		"{\"evicted_blocks\":37,\"evicted_bytes\":606208,\"reclaimed_bytes\":606208,\"still_referenced_blocks\":3}");
@@ -490,6 +491,9 @@ static void the_admin_interface_answers_what_its_page_says(void **state)
 	assert_true(stage_metric(&stage, "orbitkv_pool_used_bytes") == 0);
 	assert_true(stage_metric(&stage, "orbitkv_pool_capacity_bytes") == 4 * MIB);
 	assert_true(stage_metric(&stage, "orbitkv_cache_block_evictions_total") == 40);
+	assert_true(stage_metric(&stage, "orbitkv_cache_residence_duration_seconds_sum{reason=\"cleanup\"}") ==
+		    40 * 100);
+	assert_true(stage_metric(&stage, "orbitkv_cache_residence_duration_seconds_count{reason=\"pressure\"}") == 0);
 	assert_true(stage_metric(&stage, "orbitkv_inflight_bytes") == 0);
 	expect_http(&stage, "GET /cache/sync", "405", "Allow: POST");
 	expect_http(&stage, "GET /nowhere", "404", "/cache/memory/cleanup");

@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include "alloc.h"
+#include "okv/base/buf.h"
+#include "okv/base/metrics.h"
 #include "okv/base/region.h"
 #include "okv/store/store.h"
 
@@ -270,6 +272,33 @@ static void a_hundred_thousand_blocks_stay_fast(void **state)
 	okv_store_destroy(store);
 }
 
+static void evicted_blocks_tell_how_long_they_were_there_and_why_they_went(void **state)
+{
+	(void)state;
+	struct okv_store *store = pool_of(MIB);
+	struct okv_metrics *metrics = okv_metrics_create();
+	struct okv_metric *const age[OKV_EVICTIONS] = {okv_histogram_of_ages(metrics, "space", "", ""),
+						       okv_histogram_of_ages(metrics, "cleanup", "", "")};
+	uint64_t now_ns = 50 * OKV_NS_PER_S;
+	struct okv_buf text = {0};
+
+	okv_store_measure_ages(store, okv_clock_virtual(&now_ns), age);
+	put(store, 1, MIB / 2, OKV_CLASS_NORMAL);
+	now_ns += 3 * OKV_NS_PER_S;
+	put(store, 2, MIB / 2, OKV_CLASS_NORMAL);
+	now_ns += 4 * OKV_NS_PER_S;
+	put(store, 3, MIB / 2, OKV_CLASS_NORMAL); /* the first goes after 7 s */
+	now_ns += 5 * OKV_NS_PER_S;
+	okv_store_condemn(store, okv_store_peek(store, &(struct okv_hash){{3}})); /* not evicted */
+	assert_int_equal(okv_store_clean(store).evicted_blocks, 1);		  /* the second, after 9 s */
+	okv_metrics_render(metrics, &text);
+	assert_non_null(strstr(text.data, "space_sum 7\nspace_count 1\n"));
+	assert_non_null(strstr(text.data, "cleanup_sum 9\ncleanup_count 1\n"));
+	okv_buf_done(&text);
+	okv_store_destroy(store);
+	okv_metrics_destroy(metrics);
+}
+
 static void every_failed_allocation_is_a_status_and_leaves_the_store_whole(void **state)
 {
 	(void)state;
@@ -307,6 +336,7 @@ int main(void)
 		cmocka_unit_test(impossible_sizes_are_refused_with_numbers),
 		cmocka_unit_test(an_empty_pool_costs_no_memory_until_a_reserve_is_asked_for),
 		cmocka_unit_test(a_hundred_thousand_blocks_stay_fast),
+		cmocka_unit_test(evicted_blocks_tell_how_long_they_were_there_and_why_they_went),
 		cmocka_unit_test(every_failed_allocation_is_a_status_and_leaves_the_store_whole),
 	};
 	return cmocka_run_group_tests_name("store", tests, NULL, NULL);

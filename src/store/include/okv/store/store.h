@@ -25,9 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "okv/base/clock.h"
 #include "okv/base/digest.h"
 #include "okv/base/status.h"
 
+struct okv_metric;
 struct okv_region;
 struct okv_store;
 
@@ -64,6 +66,9 @@ struct okv_store_counts {
 	uint64_t evicted_bytes, alloc_failures, condemned;
 };
 
+/* Why a block was evicted. */
+enum okv_eviction { OKV_EVICTED_BY_PRESSURE, OKV_EVICTED_BY_CLEANUP, OKV_EVICTIONS };
+
 /* What POST /cache/memory/cleanup reports. */
 struct okv_store_cleanup {
 	uint64_t evicted_blocks, evicted_bytes, reclaimed_bytes, still_referenced_blocks;
@@ -80,6 +85,10 @@ void okv_store_destroy(struct okv_store *store);
 /* The pool, for passing to engines; borrowed. */
 const struct okv_region *okv_store_pool(const struct okv_store *store);
 const struct okv_store_counts *okv_store_counts(struct okv_store *store);
+
+/* From now on each eviction is observed in age[its reason], a histogram: how long the block was resident. */
+void okv_store_measure_ages(struct okv_store *store, struct okv_clock clock,
+			    struct okv_metric *const age[OKV_EVICTIONS]);
 
 /*
  * Makes another 1 MiB of the pool resident (about half a millisecond), unless a reserve of 64 MiB of free memory is so
