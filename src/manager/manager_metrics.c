@@ -34,6 +34,8 @@ void okv__manager_metrics_create(struct okv_metrics *registry, struct okv__manag
 		"Sessions ended because the engine broke the protocol.");
 	COUNTER(block_hits, "cache_block_hits_total", "Blocks asked for that a prepare could give.");
 	COUNTER(block_misses, "cache_block_misses_total", "Blocks asked for that it could not.");
+	COUNTER(candidate_hits, "cache_candidate_hits_total", "Blocks asked for that a query found here.");
+	COUNTER(candidate_misses, "cache_candidate_misses_total", "Blocks asked for that a query did not find here.");
 	COUNTER(budget_bypasses, "query_budget_bypasses_total", "Prepares cut short by the byte budget.");
 	COUNTER(save_bytes, "save_bytes_total", "Bytes copied from engines into the pool.");
 	COUNTER(save_rejections, "save_rejections_total", "Publishes refused as malformed or under a wrong hash.");

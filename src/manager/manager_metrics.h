@@ -23,6 +23,7 @@ struct okv__manager_metrics {
 	/* Where things happen. */
 	struct okv_metric *sessions, *session_refusals, *session_errors;
 	struct okv_metric *tier_requests[OKV__TIERS], *block_hits, *block_misses, *budget_bypasses;
+	struct okv_metric *candidate_hits, *candidate_misses;
 	struct okv_metric *save_bytes, *save_seconds, *save_rejections, *save_cancelled;
 	struct okv_metric *load_bytes, *load_seconds, *load_failures;
 	struct okv_metric *faults_armed;

@@ -197,6 +197,8 @@ static void query(struct okv__session *session, const struct okv_ring_call *call
 	while (leading < call->request.count &&
 	       is_of_session(session, okv_store_peek(store, &call->blocks[leading].hash)))
 		leading++;
+	okv_metric_add(session->manager->metrics.candidate_hits, leading);
+	okv_metric_add(session->manager->metrics.candidate_misses, call->request.count - leading);
 	reply_status(session, &call->request, OKV_OK, leading);
 }
 

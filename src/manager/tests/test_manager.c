@@ -31,6 +31,8 @@ static void what_is_published_is_prepared_and_read_byte_for_byte(void **state)
 	assert_int_equal(reply.status, OKV_OK);
 	assert_int_equal(reply.count, 5);
 	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 7).count, 5);
+	assert_true(stage_metric(&stage, "orbitkv_cache_candidate_hits_total") == 5);
+	assert_true(stage_metric(&stage, "orbitkv_cache_candidate_misses_total") == 5 + 2);
 
 	engine_attach(&stage, &other, 0); /* another engine of the same identity */
 	reply = engine_chain(&other, OKV_RING_PREPARE, 1, 7);
