@@ -127,6 +127,13 @@ static void fetch_end(struct okv_requester *requester, struct okv_fetch *fetch, 
 		memcpy(result->field, fetch->want[result->leading]->field, sizeof(result->field));
 	}
 	result->status = status;
+	OKV_LIST_EACH(node, &requester->jobs)
+	{
+		struct okv__job *job = OKV_CONTAINER_OF(node, struct okv__job, node);
+
+		if (job->fetch == fetch)
+			job->fetch = NULL;
+	}
 	fetch->is_done = true;
 	okv_list_remove(&fetch->node);
 	okv_list_push_back(&requester->done_fetches, &fetch->node);
@@ -242,6 +249,7 @@ enum okv_status okv_requester_fetch(struct okv_requester *requester, const struc
 	if (job->count == 0) {
 		okv__job_free(job);
 	} else {
+		job->fetch = fetch;
 		okv_list_push_back(&requester->jobs, &job->node);
 		okv__job_locate(requester, job, now_ns);
 	}
@@ -504,10 +512,13 @@ void okv_requester_committed(struct okv_requester *requester, struct okv_transfe
 			     void *handle)
 {
 	struct okv_want *want = want_at(transfer, index);
+	struct okv__transfer *reading = inner(transfer);
 
 	OKV_ASSERT(want->state == OKV__WANT_OPEN);
 	want->state = OKV__WANT_LANDED;
 	want->handle = handle;
+	if (++reading->landed == transfer->count && reading->job->fetch)
+		reading->job->fetch->result.segments_completed++;
 	requester->counts.fetched_blocks++;
 	requester->counts.fetched_bytes += want->bytes;
 	review(requester);

@@ -75,6 +75,7 @@ struct okv_fetch {
 
 struct okv__job {
 	struct okv_list node;
+	struct okv_fetch *fetch; /* that added it; NULL when that has ended */
 	struct okv_want **want;
 	uint16_t count, next_want;
 	uint8_t key[OKV_KEY_ENCODED_MAX];
@@ -108,7 +109,7 @@ struct okv__transfer {
 	struct okv__rpc rpc;   /* AUTHORISE, then RELEASE */
 	enum okv__transfer_state state;
 	struct okv__job *job; /* until it releases */
-	uint16_t first_want;
+	uint16_t first_want, landed;
 	bool is_submitted, is_cancelled;
 	uint64_t release_asked_ns;	/* RELEASING: for the first time; 0 before */
 	uint64_t backoff_ns, resend_ns; /* RELEASING without a request: when to ask again; UINT64_MAX: when connected */

@@ -47,6 +47,8 @@ struct okv__transfer *okv__transfer_create(struct okv_requester *requester, stru
 	okv__rpc_init(&transfer->rpc, OKV__RPC_AUTHORISE, peer, transfer);
 	okv_list_init(&transfer->node);
 	okv_list_push_back(&requester->transfers, &transfer->node);
+	if (job->fetch)
+		job->fetch->result.segments++;
 	requester->peer[peer].slot[slot].is_busy = true;
 	requester->counts.transfers++;
 	return transfer;

@@ -48,6 +48,11 @@ static void create_metrics(struct okv_metrics *registry, struct okv__peers_metri
 #undef COUNTER
 #undef GAUGE
 	m->fetch_seconds = okv_histogram(registry, "orbitkv_remote_fetch_duration_seconds", "", "Whole fetches.");
+	m->plan_segments = okv_histogram_of_counts(registry, "orbitkv_remote_fetch_plan_segments", "",
+						   "Spans of one owner that a fetch tried.");
+	m->plan_segments_completed =
+		okv_histogram_of_counts(registry, "orbitkv_remote_fetch_plan_completed_segments", "",
+					"Spans of one owner that came whole before their fetch ended.");
 	for (int i = 0; i < OKV__FETCH_STATUSES; i++)
 		m->fetches[i] = okv_counter(registry, "orbitkv_remote_fetch_total", statuses[i], "Fetches by outcome.");
 	for (int i = 0; i < 2 * OKV__STAGES; i++)

@@ -86,6 +86,7 @@ struct okv__peers_metrics {
 		*rejected_sessions, *authorised, *readers_gone;
 	struct okv_metric *completions, *completion_retries, *completion_rejections, *peers_gone, *connected;
 	struct okv_metric *fetches[OKV__FETCH_STATUSES], *fetch_bytes, *fetch_seconds, *coalesced, *replans;
+	struct okv_metric *plan_segments, *plan_segments_completed;
 	struct okv_metric *stage_seconds[OKV__STAGES][2], *verification_failures[OKV__VERIFICATIONS];
 };
 

@@ -400,6 +400,8 @@ static void count_fetch(struct okv_peers *peers, const struct okv__peer_fetch *f
 
 	okv_metric_add(peers->metrics.fetches[status], 1);
 	okv_metric_observe_ns(peers->metrics.fetch_seconds, okv_loop_now_ns(peers->loop) - fetch->started_ns);
+	okv_metric_observe_count(peers->metrics.plan_segments, result->segments);
+	okv_metric_observe_count(peers->metrics.plan_segments_completed, result->segments_completed);
 	if (result->status == OKV_ERR_MISMATCH)
 		okv_log(OKV_LOG_INFO, "peer", "peers have nothing for us: their keys differ in %s", result->field);
 	else if (status == OKV__FETCH_ERROR)

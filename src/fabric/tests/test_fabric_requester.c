@@ -29,6 +29,8 @@ static void a_fetch_locates_authorises_reads_and_releases(void **state)
 	assert_int_equal(rig.result[0].status, OKV_OK);
 	assert_int_equal(rig.result[0].leading, 5);
 	assert_int_equal(rig.result[0].bytes, 5 * BLOCK_BYTES);
+	assert_int_equal(rig.result[0].segments, 1);
+	assert_int_equal(rig.result[0].segments_completed, 1);
 	assert_int_equal(okv_requester_counts(rig.requester)->completions_outstanding, 1);
 	rig.now_ns += 7;
 	released(&rig, 0, ticket);
@@ -102,6 +104,8 @@ static void one_fetch_is_put_together_from_several_owners(void **state)
 	released(&rig, 1, second);
 	assert_int_equal(rig.result[0].status, OKV_OK);
 	assert_int_equal(rig.result[0].leading, 6);
+	assert_int_equal(rig.result[0].segments, 2);
+	assert_int_equal(rig.result[0].segments_completed, 2);
 	rig_done(&rig);
 }
 
@@ -215,6 +219,8 @@ static void at_the_deadline_the_caller_has_its_miss_and_the_read_is_called_off(v
 	assert_int_equal(rig.done_count, 1);
 	assert_int_equal(rig.result[0].status, OKV_ERR_DEADLINE);
 	assert_int_equal(rig.result[0].leading, 1);
+	assert_int_equal(rig.result[0].segments, 1);
+	assert_int_equal(rig.result[0].segments_completed, 0);
 	assert_int_equal(rig.cancel_count, 1);
 	assert_int_equal(okv_requester_counts(rig.requester)->transfers, 1); /* until the mover has stopped */
 	expect_silence(&rig);
@@ -317,6 +323,7 @@ static void identical_blocks_are_read_once_and_cancelling_one_fetch_spares_the_o
 	assert_int_equal(rig.result[1].status, OKV_OK);
 	assert_int_equal(rig.result[1].leading, 3);
 	assert_int_equal(okv_requester_counts(rig.requester)->coalesced_wants, 3);
+	assert_int_equal(rig.result[1].segments, 0); /* it had no plan of its own */
 	released(&rig, 0, ticket);
 	rig_done(&rig);
 }

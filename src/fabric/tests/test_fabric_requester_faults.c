@@ -79,6 +79,8 @@ static void a_refused_owner_is_not_asked_again_and_the_next_one_is(void **state)
 		refuse_authorise(&rig, 0, refusals[i]);
 		finish_at(&rig, 1); /* a refusal pinned nothing, so nothing is released at the first */
 		assert_int_equal(rig.result[0].leading, 3);
+		assert_int_equal(rig.result[0].segments, 2);
+		assert_int_equal(rig.result[0].segments_completed, 1);
 		assert_int_equal(okv_requester_counts(rig.requester)->refusals[refusals[i]], 1);
 		rig_done(&rig);
 	}

@@ -46,6 +46,20 @@ static const struct okv_requester_counts *counts(const struct node *node)
 	return okv_requester_counts(node->peers->requester);
 }
 
+/* `line` without its prefix stands in the node's metrics. */
+static void expect_metric(const struct node *node, const char *line)
+{
+	struct okv_buf text = {0};
+	char whole[160];
+
+	snprintf(whole, sizeof(whole), "orbitkv_%s\n", line);
+	okv_metrics_render(node->metrics, &text);
+	okv_buf_append(&text, "", 1);
+	if (!strstr((const char *)text.data, whole))
+		fail_msg("%s is not in\n%s", line, text.data);
+	okv_buf_done(&text);
+}
+
 static void a_chain_is_fetched_byte_for_byte_and_released(void **state)
 {
 	(void)state;
@@ -63,18 +77,15 @@ static void a_chain_is_fetched_byte_for_byte_and_released(void **state)
 	assert_int_equal(okv_metric_value(pair.reader.peers->metrics.completions), 0);
 	assert_int_equal(okv_metric_value(pair.source.peers->metrics.lock_active), 0);
 	assert_int_equal(okv_metric_value(pair.source.peers->metrics.authorised), 1);
-	struct okv_buf text = {0};
-	okv_metrics_render(pair.reader.metrics, &text);
-	okv_buf_append(&text, "", 1);
 	static const char *const stages[] = {"authorization", "allocation", "read", "release"};
 	for (int i = 0; i < 4; i++) { /* one of each */
 		char line[120];
 
-		snprintf(line, sizeof(line),
-			 "orbitkv_remote_stage_duration_seconds_count{stage=\"%s\",status=\"ok\"} 1\n", stages[i]);
-		assert_non_null(strstr((const char *)text.data, line));
+		snprintf(line, sizeof(line), "remote_stage_duration_seconds_count{stage=\"%s\",status=\"ok\"} 1",
+			 stages[i]);
+		expect_metric(&pair.reader, line);
 	}
-	okv_buf_done(&text);
+	expect_metric(&pair.reader, "remote_fetch_plan_segments_sum 1");
 	pair_close(&pair);
 }
 
@@ -134,6 +145,9 @@ static void a_chain_is_put_together_from_two_owners(void **state)
 	assert_int_equal(outcome.leading, 30);
 	assert_int_equal(okv_source_counts(first.peers->source)->authorised, 1);
 	assert_int_equal(okv_source_counts(second.peers->source)->authorised, 1);
+	expect_metric(&reader, "remote_fetch_plan_segments_sum 2");
+	expect_metric(&reader, "remote_fetch_plan_segments_count 1");
+	expect_metric(&reader, "remote_fetch_plan_completed_segments_sum 2");
 	UNTIL(loop, is_quiet(&first) && is_quiet(&second) && is_quiet(&reader));
 	node_close(&reader);
 	node_close(&first);
@@ -279,6 +293,8 @@ static void a_source_that_falls_silent_costs_the_deadline_and_no_more(void **sta
 	fetch_chain(&pair.reader, 1, 9, &outcome);
 	assert_int_equal(outcome.status, OKV_ERR_DEADLINE);
 	assert_true(outcome.leading <= 4);
+	expect_metric(&pair.reader, "remote_fetch_plan_segments_sum 1");
+	expect_metric(&pair.reader, "remote_fetch_plan_completed_segments_sum 0");
 	assert_true(okv_clock_now(okv_clock_boottime()) - begun < 10 * OKV_NS_PER_S);
 	pair_close(&pair);
 }

@@ -91,6 +91,9 @@ struct okv_fetch_result {
 	enum okv_status status; /* OK: every block; ABSENT: some; DEADLINE, CANCELLED, MISMATCH (of the key), ... */
 	uint32_t leading;	/* blocks from the first on that are committed: what a prefix can use */
 	uint64_t bytes;		/* of them */
+	/* Of the plan for the blocks that no other fetch was fetching: spans of one owner that were tried, those tried
+	 * again elsewhere too, and how many came whole. */
+	uint32_t segments, segments_completed;
 	char field[OKV_PEER_NAME_MAX]; /* MISMATCH: the first differing field of the key */
 };
 
