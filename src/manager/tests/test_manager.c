@@ -160,6 +160,53 @@ static void a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so(void **stat
 	stage_close(&stage);
 }
 
+static void the_pool_and_its_leases_are_shown_as_they_are(void **state)
+{
+	(void)state;
+	struct stage stage;
+	struct engine engine;
+
+	stage_open(&stage, MIB, NULL); /* 64 pages */
+	engine_attach(&stage, &engine, 0);
+	engine_chain(&engine, OKV_RING_PUBLISH, 1, 40);
+	assert_true(stage_metric(&stage, "orbitkv_cache_resident_bytes") == 40 * PAGE);
+	assert_true(stage_metric(&stage, "orbitkv_cache_resident_blocks{class=\"normal\"}") == 40);
+	assert_true(stage_metric(&stage, "orbitkv_pool_used_bytes") == 40 * PAGE);
+	assert_true(stage_metric(&stage, "orbitkv_pool_largest_free_bytes") == 24 * PAGE);
+
+	/* Two leases, which share ten blocks; the second asks for two that are not there. */
+	uint64_t first = engine_chain(&engine, OKV_RING_PREPARE, 1, 30).lease;
+	assert_int_equal(engine_chain(&engine, OKV_RING_PREPARE, 1, 10).count, 10);
+	assert_int_equal(engine_chain(&engine, OKV_RING_PREPARE, 9, 2).count, 0);
+	assert_true(stage_metric(&stage, "orbitkv_cache_block_hits_total") == 40);
+	assert_true(stage_metric(&stage, "orbitkv_cache_block_misses_total") == 2);
+	engine_lease(&engine, OKV_RING_RESTORE, first);
+	assert_true(stage_metric(&stage, "orbitkv_query_reserved_bytes_by_phase{phase=\"restoring\"}") == 30 * PAGE);
+	assert_true(stage_metric(&stage, "orbitkv_query_reserved_bytes_by_phase{phase=\"ready\"}") == 10 * PAGE);
+	assert_true(stage_metric(&stage, "orbitkv_pinned_for_load_entries") == 2);
+	assert_true(stage_metric(&stage, "orbitkv_pinned_for_load_refs") == 40);
+	assert_true(stage_metric(&stage, "orbitkv_pinned_for_load_unique_blocks") == 30);
+	assert_true(stage_metric(&stage, "orbitkv_pinned_for_load_unique_bytes") == 30 * PAGE);
+
+	/* 34 pages are free or can be: ten blocks go, and the rest of the publish finds only pins. */
+	stage.now_ns += 5 * OKV_NS_PER_S;
+	assert_int_equal(engine_chain(&engine, OKV_RING_PUBLISH, 2, 40).count, 34);
+	assert_true(stage_metric(&stage, "orbitkv_cache_block_evictions_by_class_total{class=\"normal\"}") == 10);
+	assert_true(stage_metric(&stage, "orbitkv_cache_block_evictions_by_class_total{class=\"reclaimable\"}") == 0);
+	assert_true(stage_metric(&stage, "orbitkv_cache_eviction_reclaimed_bytes_total") == 10 * PAGE);
+	assert_true(stage_metric(&stage, "orbitkv_cache_residence_duration_seconds_sum{reason=\"pressure\"}") ==
+		    10 * 5);
+	assert_true(stage_metric(&stage, "orbitkv_pool_alloc_failures_total") == 1);
+	assert_true(stage_metric(&stage, "orbitkv_cache_block_evictions_still_referenced_total") == 30);
+	assert_true(stage_metric(&stage, "orbitkv_save_duration_seconds_count") == 2);
+
+	engine_lease(&engine, OKV_RING_RELEASE, first);
+	assert_true(stage_metric(&stage, "orbitkv_load_duration_seconds_sum") == 5);
+	assert_true(stage_metric(&stage, "orbitkv_pinned_for_load_unique_blocks") == 10);
+	engine_drop(&engine);
+	stage_close(&stage);
+}
+
 static void a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them(void **state)
 {
 	(void)state;
@@ -272,6 +319,7 @@ static void a_publish_whose_engine_leaves_during_the_copy_is_not_stored(void **s
 		assert_int_equal(okv_store_counts(stage.manager->store)->insertions, 0);
 		assert_int_equal(okv_store_counts(stage.manager->store)->incoming_bytes, 0);
 		assert_int_equal(okv_store_counts(stage.manager->store)->used_bytes, 0);
+		assert_true(stage_metric(&stage, "orbitkv_save_cancelled_blocks_total") == 8);
 	}
 	stage_close(&stage);
 }
@@ -301,7 +349,8 @@ static void a_damaged_block_is_looked_at_and_taken_out_of_service(void **state)
 	assert_int_equal(engine_answer(&engine, engine_send(&engine, report)).status, OKV_OK);
 	report.index = 3;
 	assert_int_equal(engine_answer(&engine, engine_send(&engine, report)).status, OKV_ERR_INVALID);
-	assert_int_equal(okv_store_counts(stage.manager->store)->condemned, 1);
+	assert_true(stage_metric(&stage, "orbitkv_cache_blocks_damaged_total") == 1);
+	assert_true(stage_metric(&stage, "orbitkv_load_failures_total") == 3);
 	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 3).count, 0);
 	assert_int_equal(engine_lease(&engine, OKV_RING_RELEASE, lease).status, OKV_OK);
 	assert_int_equal(okv_store_counts(stage.manager->store)->used_bytes, 2 * PAGE);
@@ -563,6 +612,7 @@ int main(void)
 		cmocka_unit_test(an_engine_of_another_user_is_refused),
 		cmocka_unit_test(a_block_of_another_key_is_a_miss),
 		cmocka_unit_test(a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so),
+		cmocka_unit_test(the_pool_and_its_leases_are_shown_as_they_are),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
 		cmocka_unit_test(the_death_of_a_process_frees_what_it_was_reading),
 		cmocka_unit_test(a_publish_whose_engine_leaves_during_the_copy_is_not_stored),

@@ -86,6 +86,75 @@ static void a_chain_is_fetched_byte_for_byte_and_released(void **state)
 		expect_metric(&pair.reader, line);
 	}
 	expect_metric(&pair.reader, "remote_fetch_plan_segments_sum 1");
+	expect_metric(&pair.reader, "remote_fetch_total{status=\"ok\"} 1");
+	expect_metric(&pair.reader, "remote_fetch_duration_seconds_count 1");
+	pair_close(&pair);
+}
+
+/* What is counted in the cores, each with a number of its own: none may be shown under another's name. */
+static void every_count_of_the_cores_is_shown_under_its_name(void **state)
+{
+	(void)state;
+	struct pair pair;
+
+	pair_open(&pair, "", 3000);
+	struct okv_peers *peers = pair.reader.peers;
+	const struct okv_source_counts *source = okv_source_counts(peers->source);
+	const struct okv_requester_counts *requester = okv_requester_counts(peers->requester);
+	const struct okv_source_counts source_before = *source;
+	const struct okv_requester_counts requester_before = *requester;
+	const struct okv_source_counts of_source = {
+		.active_blocks = 101,
+		.reserved_bytes = 102,
+		.overdue_sessions = 103,
+		.timeouts = 104,
+		.rejections_bytes = 105,
+		.rejections_sessions = 106,
+		.authorised = 107,
+		.readers_gone = 108,
+	};
+	const struct okv_requester_counts of_requester = {
+		.completions_outstanding = 201,
+		.completion_retries = 202,
+		.completion_rejections = 203,
+		.peers_gone = 204,
+		.fetched_bytes = 205,
+		.coalesced_wants = 206,
+		.replans = 207,
+		.bad_crc = 208,
+		.bad_length = 209,
+		.bad_identity = 210,
+	};
+	static const char *const lines[] = {
+		"transfer_lock_active 101",
+		"transfer_reserved_bytes 102",
+		"transfer_expired_sessions 103",
+		"transfer_lock_timeouts_total 104",
+		"transfer_lock_rejections_total{reason=\"bytes\"} 105",
+		"transfer_lock_rejections_total{reason=\"sessions\"} 106",
+		"transfer_locks_total 107",
+		"transfer_readers_gone_total 108",
+		"transfer_completion_outstanding 201",
+		"transfer_completion_retries_total 202",
+		"transfer_completion_rejections_total 203",
+		"transfer_completion_peers_gone_total 204",
+		"remote_fetch_bytes_total 205",
+		"query_coalesced_reads_total 206",
+		"remote_fetch_replans_total 207",
+		"remote_verification_failures_total{reason=\"crc\"} 208",
+		"remote_verification_failures_total{reason=\"length\"} 209",
+		"remote_verification_failures_total{reason=\"identity\"} 210",
+		"peers_connected 1",
+	};
+
+	/* The cores give their counts to read only; this test is who may write them. */
+	memcpy((void *)(uintptr_t)source, &of_source, sizeof(of_source));
+	memcpy((void *)(uintptr_t)requester, &of_requester, sizeof(of_requester));
+	okv__peers_act(peers);
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		expect_metric(&pair.reader, lines[i]);
+	memcpy((void *)(uintptr_t)source, &source_before, sizeof(source_before));
+	memcpy((void *)(uintptr_t)requester, &requester_before, sizeof(requester_before));
 	pair_close(&pair);
 }
 
@@ -173,6 +242,7 @@ static void equal_fetches_share_one_read_and_each_has_its_pins(void **state)
 	assert_int_equal(outcome[1].leading, 20);
 	assert_int_equal(outcome[2].leading, 20);
 	assert_int_equal(okv_metric_value(pair.reader.peers->metrics.fetch_bytes), 20 * BLOCK_BYTES);
+	expect_metric(&pair.reader, "query_coalesced_reads_total 40");
 	pair_close(&pair);
 }
 
@@ -247,6 +317,7 @@ static void a_flipped_bit_is_refused_and_counted(void **state)
 	fetch_chain(&pair.reader, 1, 9, &outcome);
 	assert_int_equal(outcome.status, OKV_ERR_DAMAGED);
 	assert_int_equal(outcome.leading, 4);
+	expect_metric(&pair.reader, "remote_fetch_total{status=\"error\"} 1");
 	assert_int_equal(outcome.brought, 8); /* those behind the damaged one are sound, and of use later */
 	assert_int_equal(okv_metric_value(pair.reader.peers->metrics.verification_failures[0]), 1);
 	assert_null(okv_store_peek(pair.reader.store, &(struct okv_hash){{1, 0, 0, 0, 4}}));
@@ -315,6 +386,8 @@ static void a_block_that_was_replaced_meanwhile_is_not_read(void **state)
 	assert_int_equal(outcome.status, OKV_OK);
 	assert_int_equal(outcome.brought, 0);
 	assert_int_equal(counts(&pair.reader)->refusals[OKV_PEER_REFUSED_RESIDENCE], 1);
+	expect_metric(&pair.reader, "remote_fetch_total{status=\"rejected\"} 1");
+	expect_metric(&pair.reader, "remote_fetch_replans_total 1");
 	fetch_chain(&pair.reader, 1, 5, &outcome);
 	assert_int_equal(outcome.leading, 5);
 	pair_close(&pair);
@@ -541,6 +614,7 @@ static void a_stopped_reader_keeps_its_pins_and_a_killed_one_loses_them(void **s
 	turn_for_ms(loop, 500);
 	assert_int_equal(okv_store_counts(source.store)->pinned_blocks, 20);
 	assert_int_equal(okv_metric_value(source.peers->metrics.lock_active), 20);
+	expect_metric(&source, "transfer_reserved_bytes 1310720");
 	kill_and_reap(pid);
 	UNTIL(loop, is_quiet(&source));
 	assert_int_equal(okv_metric_value(source.peers->metrics.lock_active), 0);
@@ -677,6 +751,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_chain_is_fetched_byte_for_byte_and_released),
+		cmocka_unit_test(every_count_of_the_cores_is_shown_under_its_name),
 		cmocka_unit_test(a_long_chain_takes_several_authorisations),
 		cmocka_unit_test(received_blocks_are_served_to_others),
 		cmocka_unit_test(a_chain_is_put_together_from_two_owners),
