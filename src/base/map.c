@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "okv/base/alloc.h"
+
 static struct okv_map_node **bucket_of(const struct okv_map *map, uint64_t hash)
 {
 	return &map->bucket[hash & (map->bucket_count - 1)];
@@ -12,7 +14,7 @@ enum okv_status okv_map_init(struct okv_map *map)
 	enum { FIRST_BUCKETS = 64 };
 
 	*map = (struct okv_map){.bucket_count = FIRST_BUCKETS};
-	map->bucket = calloc(FIRST_BUCKETS, sizeof(struct okv_map_node *));
+	map->bucket = okv_alloc(FIRST_BUCKETS, sizeof(struct okv_map_node *));
 	return map->bucket ? OKV_OK : OKV_ERR_NO_MEMORY;
 }
 
@@ -25,7 +27,7 @@ void okv_map_done(struct okv_map *map)
 static void grow(struct okv_map *map)
 {
 	struct okv_map old = *map;
-	struct okv_map_node **bucket = calloc(old.bucket_count * 2, sizeof(struct okv_map_node *));
+	struct okv_map_node **bucket = okv_alloc(old.bucket_count * 2, sizeof(struct okv_map_node *));
 
 	if (!bucket)
 		return; /* longer chains are better than a failed insertion */

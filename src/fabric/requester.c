@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 #include "okv/base/clock.h"
 #include "requester_internal.h"
 
@@ -59,11 +59,11 @@ void okv__rpc_drop(struct okv__rpc *rpc)
 
 enum okv_status okv_requester_create(const struct okv_requester_options *options, struct okv_requester **ret_requester)
 {
-	struct okv_requester *requester = okv__fabric_alloc(1, sizeof(*requester));
+	struct okv_requester *requester = okv_alloc(1, sizeof(*requester));
 
 	if (!requester)
 		return OKV_ERR_NO_MEMORY;
-	requester->peer = okv__fabric_alloc(OKV_REQUESTER_PEERS_MAX, sizeof(*requester->peer));
+	requester->peer = okv_alloc(OKV_REQUESTER_PEERS_MAX, sizeof(*requester->peer));
 	if (!requester->peer || okv_map_init(&requester->by_hash) != OKV_OK) {
 		free(requester->peer);
 		free(requester);
@@ -169,7 +169,7 @@ static struct okv_want *want_of(struct okv_requester *requester, const struct ok
 static struct okv_want *want_create(struct okv_requester *requester, const struct okv_fetch_block *block,
 				    uint64_t bytes)
 {
-	struct okv_want *want = okv__fabric_alloc(1, sizeof(*want));
+	struct okv_want *want = okv_alloc(1, sizeof(*want));
 
 	if (!want)
 		return NULL;
@@ -227,12 +227,12 @@ enum okv_status okv_requester_fetch(struct okv_requester *requester, const struc
 
 	if (count == 0 || count > OKV_PEER_LOCATE_MAX || block_bytes == 0)
 		return OKV_ERR_INVALID;
-	fetch = okv__fabric_alloc(1, sizeof(*fetch));
+	fetch = okv_alloc(1, sizeof(*fetch));
 	if (!fetch)
 		return OKV_ERR_NO_MEMORY;
 	fetch->deadline_ns = deadline_ns;
 	fetch->context = context;
-	fetch->want = okv__fabric_alloc(count, sizeof(struct okv_want *));
+	fetch->want = okv_alloc(count, sizeof(struct okv_want *));
 	okv__todo_init(&fetch->todo);
 	okv_list_init(&fetch->node);
 	if (!fetch->want)

@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 #include "requester_internal.h"
 
 /* --- wants ------------------------------------------------------------------------------------------------------ */
@@ -43,14 +43,14 @@ void okv__want_fail(struct okv_requester *requester, struct okv_want *want, enum
 struct okv__job *okv__job_create(struct okv_requester *requester, const struct okv_materialisation_key *key,
 				 uint64_t block_bytes, uint16_t count, uint64_t deadline_ns)
 {
-	struct okv__job *job = okv__fabric_alloc(1, sizeof(*job));
+	struct okv__job *job = okv_alloc(1, sizeof(*job));
 	unsigned peers = requester->peer_count;
 
 	if (!job)
 		return NULL;
-	job->want = okv__fabric_alloc(count, sizeof(struct okv_want *));
-	job->locate = okv__fabric_alloc(peers + 1, sizeof(*job->locate)); /* + 1: a size of 0 may be NULL */
-	job->location = okv__fabric_alloc((size_t)peers * count + 1, sizeof(*job->location));
+	job->want = okv_alloc(count, sizeof(struct okv_want *));
+	job->locate = okv_alloc(peers + 1, sizeof(*job->locate)); /* + 1: a size of 0 may be NULL */
+	job->location = okv_alloc((size_t)peers * count + 1, sizeof(*job->location));
 	if (!job->want || !job->locate || !job->location) {
 		okv__job_free(job);
 		return NULL;

@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 #include "requester_internal.h"
 
 /* One transfer: from a free slot to the acknowledged release of its ticket. */
@@ -33,7 +33,7 @@ struct okv__transfer *okv__transfer_create(struct okv_requester *requester, stru
 
 	if (slot < 0 || requester->counts.transfers == OKV_REQUESTER_TRANSFERS_MAX)
 		return NULL;
-	transfer = okv__fabric_alloc(1, sizeof(*transfer));
+	transfer = okv_alloc(1, sizeof(*transfer));
 	if (!transfer)
 		return NULL;
 	transfer->seen.peer = peer;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 
 struct slot {
 	uint64_t generation;	      /* highest ticket seen */
@@ -28,7 +28,7 @@ struct okv_source {
 
 enum okv_status okv_source_create(const struct okv_uuid *owner, uint64_t limit_bytes, struct okv_source **ret_source)
 {
-	struct okv_source *source = okv__fabric_alloc(1, sizeof(*source));
+	struct okv_source *source = okv_alloc(1, sizeof(*source));
 
 	if (!source)
 		return OKV_ERR_NO_MEMORY;
@@ -109,7 +109,7 @@ enum okv_peer_refusal okv_source_open(struct okv_source *source, const struct ok
 		source->counts.rejections_sessions++;
 		return OKV_PEER_REFUSED_BUDGET_SESSIONS;
 	}
-	window = okv__fabric_alloc(1, sizeof(*window));
+	window = okv_alloc(1, sizeof(*window));
 	if (!window)
 		return OKV_PEER_REFUSED_MEMORY;
 	window->name = *fresh;
@@ -193,7 +193,7 @@ enum okv_peer_refusal okv_source_authorise(struct okv_source *source, const stru
 	enum okv_peer_refusal refusal = check_budget(source, bytes);
 	if (refusal != OKV_PEER_GRANTED)
 		return refusal;
-	hold = okv__fabric_alloc(1, sizeof(*hold));
+	hold = okv_alloc(1, sizeof(*hold));
 	if (!hold)
 		return OKV_PEER_REFUSED_MEMORY;
 	okv_list_init(&hold->node);

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 
 /* At the first page of a free extent all three are set; at its last page `length` is; 0 anywhere else. Links are page
  * numbers + 1, so that zeroed memory means "none". */
@@ -24,7 +24,7 @@ enum okv_status okv_extents_init(struct okv_extents *extents, uint32_t pages)
 {
 	OKV_ASSERT(pages > 0 && bin_of(pages) < OKV_EXTENT_BINS);
 	*extents = (struct okv_extents){.pages = pages};
-	extents->tag = okv__store_alloc(pages, sizeof(struct okv_extent_tag));
+	extents->tag = okv_alloc(pages, sizeof(struct okv_extent_tag));
 	return extents->tag ? OKV_OK : OKV_ERR_NO_MEMORY;
 }
 

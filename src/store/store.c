@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "extents.h"
+#include "okv/base/alloc.h"
 #include "okv/base/list.h"
 #include "okv/base/map.h"
 #include "okv/base/memory_limit.h"
@@ -49,7 +49,7 @@ enum okv_status okv_store_create(uint64_t pool_bytes, struct okv_store **ret_sto
 		return okv_refuse(reason, OKV_ERR_INVALID, "pool-size",
 				  "a pool has 1 MiB to 16 TiB, not %" PRIu64 " bytes", pool_bytes);
 
-	struct okv_store *store = okv__store_alloc(1, sizeof(*store));
+	struct okv_store *store = okv_alloc(1, sizeof(*store));
 	if (!store)
 		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "pool-size", "no memory for the block table");
 	status = okv_region_create("orbitkv-pool", pool_bytes, &store->pool, reason);
@@ -246,7 +246,7 @@ enum okv_status okv_store_reserve(struct okv_store *store, const struct okv_bloc
 	}
 	if (record->length == 0 || record->length > store->counts.pool_bytes)
 		return OKV_ERR_INVALID;
-	block = okv__store_alloc(1, sizeof(*block));
+	block = okv_alloc(1, sizeof(*block));
 	if (!block) {
 		store->counts.alloc_failures++;
 		return OKV_ERR_NO_MEMORY;

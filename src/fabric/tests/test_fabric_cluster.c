@@ -18,16 +18,16 @@
 
 #include <cmocka.h>
 
-#include "alloc.h"
+#include "okv/base/alloc.h"
 #include "okv/base/clock.h"
 #include "okv/base/rng.h"
 #include "okv/fabric/requester.h"
 #include "okv/fabric/source.h"
 
-/* Replaces the allocator of fabric: one allocation in sixty fails while faults are on. */
+/* Replaces the allocator: one allocation in sixty fails while faults are on. */
 static struct okv_rng *failing_by;
 
-void *okv__fabric_alloc(size_t count, size_t size)
+void *okv_alloc(size_t count, size_t size)
 {
 	return failing_by && okv_rng_below(failing_by, 60) == 0 ? NULL : calloc(count, size);
 }

@@ -10,21 +10,13 @@
 
 #include <cmocka.h>
 
-#include "alloc.h"
+#include "failing_alloc.h"
 #include "okv/base/buf.h"
 #include "okv/base/metrics.h"
 #include "okv/base/region.h"
 #include "okv/store/store.h"
 
 enum { MIB = 1 << 20 };
-
-/* Replaces the allocator of store: the allocation number `fail_at` gives NULL. */
-static int allocations, fail_at = -1;
-
-void *okv__store_alloc(size_t count, size_t size)
-{
-	return allocations++ == fail_at ? NULL : calloc(count, size);
-}
 
 static struct okv_store *pool_of(uint64_t bytes)
 {
@@ -299,29 +291,46 @@ static void evicted_blocks_tell_how_long_they_were_there_and_why_they_went(void 
 	okv_metrics_destroy(metrics);
 }
 
+/* A pool of two blocks, with one allocation that fails; whether there was one. */
+static bool fill_with_a_failure(int n)
+{
+	struct okv_store *store = NULL;
+	struct okv_reason reason;
+
+	fail_alloc(n);
+	if (okv_store_create(MIB, &store, &reason) != OKV_OK) {
+		assert_null(store);
+		return end_fail_alloc();
+	}
+	for (unsigned name = 0; name < 2; name++) {
+		struct okv_store_counts before = *okv_store_counts(store);
+		struct okv_block_record record = record_of(name, 100);
+		struct okv_block *block;
+		enum okv_status status = okv_store_reserve(store, &record, OKV_CLASS_NORMAL, &block);
+
+		if (status == OKV_ERR_NO_MEMORY) {
+			before.alloc_failures++;
+			assert_memory_equal(okv_store_counts(store), &before, sizeof(before));
+			status = okv_store_reserve(store, &record, OKV_CLASS_NORMAL, &block);
+		}
+		assert_int_equal(status, OKV_OK);
+		okv_store_commit(store, block, &record.crc);
+		okv_store_unpin(store, block);
+	}
+	assert_int_equal(okv_store_counts(store)->insertions, 2);
+	okv_store_destroy(store);
+	return end_fail_alloc();
+}
+
 static void every_failed_allocation_is_a_status_and_leaves_the_store_whole(void **state)
 {
 	(void)state;
-	struct okv_store *store = NULL;
-	struct okv_reason reason;
-	struct okv_block_record record = record_of(1, 100);
-	struct okv_block *block;
-	int failures = 0;
+	int runs = 0;
 
-	for (int n = 0; !store; n++, failures++) {
-		allocations = 0;
-		fail_at = n;
-		if (okv_store_create(MIB, &store, &reason) != OKV_OK)
-			assert_null(store);
-	}
-	assert_int_equal(failures, 3); /* the store and its page tags; the third attempt has no failure left */
-	fail_at = allocations;
-	assert_int_equal(okv_store_reserve(store, &record, OKV_CLASS_NORMAL, &block), OKV_ERR_NO_MEMORY);
-	assert_int_equal(okv_store_counts(store)->used_bytes, 0);
-	assert_int_equal(okv_store_counts(store)->alloc_failures, 1);
-	fail_at = -1;
-	put(store, 1, 100, OKV_CLASS_NORMAL);
-	okv_store_destroy(store);
+	while (fill_with_a_failure(runs))
+		runs++;
+	/* The store, its page tags, its table, and each block. */
+	assert_int_equal(runs, 5);
 }
 
 int main(void)
