@@ -6,10 +6,10 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "client_object.h"
+#include "okv/base/alloc.h"
 #include "okv/session/channel.h"
 
 static enum okv_status check_options(const struct orbitkv_client_options *options, struct okv_session_hello *hello,
@@ -19,10 +19,10 @@ static enum okv_status check_options(const struct orbitkv_client_options *option
 
 	if (status != OKV_OK)
 		return status;
-	if (strlen(options->socket_path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+	if (strlen(options->socket_path) >= SOCKET_PATH_SIZE)
 		return okv_refuse(reason, OKV_ERR_INVALID, "socket",
 				  "the manager's socket path has more than the %zu bytes that the system allows",
-				  sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+				  SOCKET_PATH_SIZE - 1);
 	hello->page_bytes = okv_key_page_bytes(&hello->key);
 	hello->arena_bytes = options->arena_bytes;
 	snprintf(hello->name, sizeof(hello->name), "%s", options->name);
@@ -61,7 +61,6 @@ static void free_client(struct orbitkv_client *client)
 	close_fd(client->timer_fd);
 	close_fd(client->work_fd);
 	close_fd(client->epoll_fd);
-	free(client->socket_path);
 	free(client);
 }
 
@@ -95,7 +94,7 @@ enum orbitkv_status orbitkv_client_open(int version, const struct orbitkv_client
 	}
 	if (check_options(options, &hello, &reason) != OKV_OK)
 		goto refuse;
-	client = calloc(1, sizeof(*client));
+	client = okv_alloc(1, sizeof(*client));
 	if (!client) {
 		status = ORBITKV_NO_MEMORY;
 		goto refuse;
@@ -104,9 +103,9 @@ enum orbitkv_status orbitkv_client_open(int version, const struct orbitkv_client
 	client->arena = options->arena;
 	client->socket = client->ring_region.fd = client->pool.fd = -1;
 	client->next_handle = 1;
-	client->socket_path = strdup(options->socket_path);
-	if (!client->socket_path || open_fds(client, options->arena_fd) != OKV_OK) {
-		(void)okv_refuse(&reason, OKV_ERR_IO, "client", "no memory or descriptors for the client");
+	memcpy(client->socket_path, options->socket_path, strlen(options->socket_path) + 1); /* it was checked */
+	if (open_fds(client, options->arena_fd) != OKV_OK) {
+		(void)okv_refuse(&reason, OKV_ERR_IO, "client", "no descriptors for the client");
 		status = ORBITKV_NO_MEMORY;
 		goto refuse;
 	}
@@ -183,7 +182,7 @@ static uint64_t start_with_blocks(struct orbitkv_client *client, enum okv_ring_o
 	if (is_fetch) {
 		operation->is_fetch = true;
 		operation->count = count;
-		operation->arena_offset = calloc(count, sizeof(uint64_t));
+		operation->arena_offset = okv_alloc(count, sizeof(uint64_t));
 		if (!operation->arena_offset) {
 			okv__operation_abandon(client, operation);
 			return 0;
@@ -236,7 +235,7 @@ uint64_t orbitkv_client_restore(struct orbitkv_client *client, uint64_t lease, c
 	if (!operation)
 		return 0;
 	operation->count = count;
-	operation->arena_offset = calloc(count, sizeof(uint64_t));
+	operation->arena_offset = okv_alloc(count, sizeof(uint64_t));
 	if (!operation->arena_offset) {
 		okv__operation_abandon(client, operation);
 		return 0;

@@ -10,12 +10,16 @@
 #ifndef ORBITKV_CLIENT_OBJECT_H
 #define ORBITKV_CLIENT_OBJECT_H
 
+#include <sys/un.h>
+
 #include "okv/base/region.h"
 #include "okv/session/message.h"
 #include "okv/session/ring.h"
 #include "orbitkv/client.h"
 
 enum { OPERATIONS_MAX = 24 };
+
+#define SOCKET_PATH_SIZE sizeof(((struct sockaddr_un *)0)->sun_path)
 
 enum operation_state { OPERATION_FREE, OPERATION_ASKED, OPERATION_COPYING };
 
@@ -37,7 +41,7 @@ enum connection_state { CONNECTION_NONE, CONNECTION_GREETED, CONNECTION_READY };
 
 struct orbitkv_client {
 	/* What never changes. */
-	char *socket_path; /* owned */
+	char socket_path[SOCKET_PATH_SIZE];
 	struct okv_session_hello hello;
 	int arena_fd;			 /* owned */
 	uint8_t *arena;			 /* borrowed */

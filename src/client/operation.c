@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "client_object.h"
+#include "okv/base/alloc.h"
 
 static uint32_t slot_of(const struct orbitkv_client *client, const struct operation *operation)
 {
@@ -141,7 +142,7 @@ static void granted(struct orbitkv_client *client, struct operation *operation, 
 		    client->grants[i].length > client->pool.size ||
 		    client->grants[i].pool_offset > client->pool.size - client->grants[i].length)
 			operation->completion.status = ORBITKV_INVALID;
-	operation->grants = calloc(operation->count + 1, sizeof(*operation->grants));
+	operation->grants = okv_alloc(operation->count + 1, sizeof(*operation->grants));
 	if (!operation->grants)
 		operation->completion.status = ORBITKV_NO_MEMORY;
 	if (operation->completion.status != ORBITKV_OK) {

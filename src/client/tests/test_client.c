@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "failing_alloc.h"
 #include "okv/base/region.h"
 #include "okv/session/channel.h"
 #include "okv/session/message.h"
@@ -602,6 +603,105 @@ static void too_many_calls_and_impossible_blocks_are_not_started(void **state)
 	assert_true(orbitkv_client_query(stage->client, blocks, 1) != 0);
 }
 
+/* ---- fault loops ---- */
+
+/* Polls as long as there is something to do; counts completions, of which the last is left. */
+static unsigned poll_until_idle(struct stage *stage, struct orbitkv_completion *completion)
+{
+	unsigned completed = 0;
+
+	while (!client_is_idle(stage))
+		completed += orbitkv_client_poll(stage->client, completion);
+	return completed;
+}
+
+/* A fetch of three pages by a manager that hangs up after so many answers: three are all. False: not started. */
+static bool fetch_three(struct stage *stage, int answers, struct orbitkv_completion *completion)
+{
+	static const enum okv_ring_op asked[] = {OKV_RING_PREPARE, OKV_RING_RESTORE, OKV_RING_RELEASE};
+	static const struct okv_ring_reply reply[] = {{.count = 3, .lease = 7}, {.count = 3}, {0}};
+	struct okv_ring_grant grants[3];
+	struct orbitkv_block blocks[3];
+	unsigned completed = 0;
+
+	chain(stage, blocks, 3);
+	grant(stage, grants, 3);
+	uint64_t handle = orbitkv_client_fetch(stage->client, blocks, 3);
+	if (handle == 0)
+		return false;
+	for (int i = 0; i < 3; i++) {
+		struct okv_ring_call call = take_request(stage, asked[i]);
+
+		if (i < answers)
+			answer(stage, &call, reply[i], asked[i] == OKV_RING_RESTORE ? grants : NULL);
+		else
+			hang_up(stage);
+		completed += poll_until_idle(stage, completion);
+		if (i == answers)
+			break;
+	}
+	assert_int_equal(completed, 1);
+	assert_int_equal(completion->handle, handle);
+	return true;
+}
+
+/* One client's life, in which one allocation fails. False: there was none left to fail. */
+static bool live_with_a_failure(struct stage *stage, int n)
+{
+	struct orbitkv_client_options options = options_of(stage);
+	struct orbitkv_completion completion;
+
+	fail_alloc(n);
+	enum orbitkv_status status = orbitkv_client_open(ORBITKV_CLIENT_VERSION, &options, &stage->client, NULL, 0);
+	if (status != ORBITKV_OK) {
+		assert_int_equal(status, ORBITKV_NO_MEMORY);
+		return end_fail_alloc();
+	}
+	meet(stage);
+	bool is_started = fetch_three(stage, 3, &completion);
+	bool has_failed = end_fail_alloc();
+	if (is_started)
+		assert_int_equal(completion.status, has_failed ? ORBITKV_NO_MEMORY : ORBITKV_OK);
+	assert_true(is_started || has_failed);
+	assert_true(fetch_three(stage, 3, &completion));
+	assert_int_equal(completion.status, ORBITKV_OK);
+	assert_int_equal(completion.blocks, 3);
+	orbitkv_client_close(stage->client);
+	stage->client = NULL;
+	hang_up(stage);
+	return has_failed;
+}
+
+static void any_allocation_may_fail_and_the_next_fetch_brings_all(void **state)
+{
+	struct stage *stage = *state;
+	int runs = 0;
+
+	orbitkv_client_close(stage->client);
+	stage->client = NULL;
+	while (live_with_a_failure(stage, runs))
+		runs++;
+	assert_int_equal(runs, 3); /* the client; the places and the grants of its fetch */
+}
+
+static void a_manager_may_hang_up_at_any_answer(void **state)
+{
+	struct stage *stage = *state;
+	struct orbitkv_completion completion;
+
+	for (int answers = 0; answers < 3; answers++) {
+		meet(stage);
+		assert_true(fetch_three(stage, answers, &completion));
+		/* The pages are there before the lease is given back. */
+		assert_int_equal(completion.status, answers == 2 ? ORBITKV_OK : ORBITKV_DISCONNECTED);
+		meet(stage);
+		assert_true(fetch_three(stage, 3, &completion));
+		assert_int_equal(completion.status, ORBITKV_OK);
+		hang_up(stage);
+		poll_until_idle(stage, &completion);
+	}
+}
+
 static void wrong_options_are_refused_with_a_sentence(void **state)
 {
 	struct stage *stage = *state;
@@ -647,6 +747,8 @@ int main(void)
 		CLIENT_TEST(a_refusal_is_told_and_tried_again),
 		CLIENT_TEST(a_manager_that_breaks_the_protocol_is_left),
 		CLIENT_TEST(too_many_calls_and_impossible_blocks_are_not_started),
+		CLIENT_TEST(any_allocation_may_fail_and_the_next_fetch_brings_all),
+		CLIENT_TEST(a_manager_may_hang_up_at_any_answer),
 		CLIENT_TEST(wrong_options_are_refused_with_a_sentence),
 	};
 	return cmocka_run_group_tests_name("client", tests, NULL, NULL);
