@@ -229,6 +229,32 @@ static void at_the_deadline_the_caller_has_its_miss_and_the_read_is_called_off(v
 	rig_done(&rig);
 }
 
+static void a_deadline_before_the_read_is_submitted_calls_it_off_as_soon_as_it_is(void **state)
+{
+	(void)state;
+	struct rig rig;
+
+	rig_init(&rig, 1);
+	rig.deadline_ns = OKV_NS_PER_S;
+	fetch(&rig, 3);
+	located(&rig, 0, 0, 3);
+	window(&rig, 0);
+	const struct okv_peer_message *asked = expect(&rig, 0, OKV_PEER_AUTHORISE);
+	struct okv_ticket ticket = asked->authorise.ticket;
+	struct okv_peer_message message = authorised_for(asked);
+	assert_true(okv_requester_reply(rig.requester, 0, &message, rig.now_ns)); /* the READ is to be submitted */
+	rig.now_ns = rig.deadline_ns;
+	okv_requester_tick(rig.requester, rig.now_ns);
+	assert_int_equal(rig.submit_count, 0);
+	drain(&rig); /* and only now it is */
+	assert_int_equal(rig.submit_count, 1);
+	assert_int_equal(rig.cancel_count, 1);
+	assert_int_equal(rig.result[0].status, OKV_ERR_DEADLINE);
+	read_ended(&rig, rig.submitted[0], OKV_ERR_CANCELLED);
+	released(&rig, 0, ticket);
+	rig_done(&rig);
+}
+
 static void a_deadline_while_authorising_releases_the_ticket(void **state)
 {
 	(void)state;
@@ -478,6 +504,7 @@ int main(void)
 		cmocka_unit_test(a_silent_peer_holds_a_plan_up_once_and_is_then_left_out),
 		cmocka_unit_test(a_peer_that_has_everything_need_not_be_waited_for_by_the_silence_of_another),
 		cmocka_unit_test(at_the_deadline_the_caller_has_its_miss_and_the_read_is_called_off),
+		cmocka_unit_test(a_deadline_before_the_read_is_submitted_calls_it_off_as_soon_as_it_is),
 		cmocka_unit_test(a_deadline_while_authorising_releases_the_ticket),
 		cmocka_unit_test(cancelling_while_authorising_releases_the_ticket),
 		cmocka_unit_test(cancelling_during_the_read_lets_it_land),
