@@ -198,6 +198,32 @@ static void a_token_is_good_for_one_read(void **state)
 	pair_done(&pair);
 }
 
+static void a_token_is_good_for_no_second_read_while_the_first_runs(void **state)
+{
+	struct pair pair;
+	struct okv_mover_event event;
+	unsigned landed;
+
+	pair_init(&pair, *(unsigned *)*state, "mover_stall_ms=60000");
+	uint64_t grant = start_grant(&pair);
+	start_read(&pair);
+	assert_int_equal(next_event(pair.reader.mover).kind, OKV_MOVER_RANGE_LANDED); /* it is on its way */
+
+	struct okv_mover *first = pair.reader.mover;
+	pair.reader.mover = mover_with("", "");
+	start_read(&pair);
+	assert_int_equal(end_of_read(&pair, &landed).status, OKV_ERR_ABSENT);
+	assert_int_equal(landed, 0);
+	okv_mover_destroy(pair.reader.mover);
+	pair.reader.mover = first;
+
+	okv_mover_grant_end(pair.source.mover, grant); /* once, for the one reader */
+	event = next_event(pair.source.mover);
+	assert_int_equal(event.id, grant);
+	assert_int_equal(event.status, OKV_ERR_CANCELLED);
+	pair_done(&pair);
+}
+
 static void an_ended_grant_cannot_be_read(void **state)
 {
 	struct pair pair;
@@ -685,6 +711,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		BOTH(a_read_lands_byte_for_byte_and_both_ends_get_their_memory_back),
 		BOTH(a_token_is_good_for_one_read),
+		BOTH(a_token_is_good_for_no_second_read_while_the_first_runs),
 		BOTH(an_ended_grant_cannot_be_read),
 		BOTH(a_destination_of_another_size_is_refused_before_a_byte_lands),
 		BOTH(a_source_that_resets_mid_read_is_a_disconnection),
