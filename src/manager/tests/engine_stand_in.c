@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-void stage_open(struct stage *stage, uint64_t pool_bytes, const char *faults)
+void stage_prepare(struct stage *stage)
 {
 	struct okv_reason reason = {0};
 
@@ -25,15 +25,32 @@ void stage_open(struct stage *stage, uint64_t pool_bytes, const char *faults)
 	assert_non_null(mkdtemp(stage->folder));
 	snprintf(stage->path, sizeof(stage->path), "%s/manager", stage->folder);
 	assert_int_equal(okv_loop_create(okv_clock_virtual(&stage->now_ns), &stage->loop, &reason), OKV_OK);
+}
 
+void stage_start(struct stage *stage, uint64_t pool_bytes, const char *faults, uint16_t peer_port)
+{
+	struct okv_reason reason = {0};
+	char peer[32];
+	const char *const peers[] = {peer};
+
+	snprintf(peer, sizeof(peer), "127.0.0.1:%u", peer_port);
 	const struct okv_manager_options options = {
 		.socket_path = stage->path,
 		.pool_bytes = pool_bytes,
 		.http_address = "127.0.0.1",
 		.listen_address = "",
+		.peers = peers,
+		.peer_count = peer_port ? 1 : 0,
+		.peer_deadline_ns = 3 * OKV_NS_PER_S,
 		.faults = faults,
 	};
 	assert_int_equal(okv_manager_create(stage->loop, &options, &stage->manager, &reason), OKV_OK);
+}
+
+void stage_open(struct stage *stage, uint64_t pool_bytes, const char *faults)
+{
+	stage_prepare(stage);
+	stage_start(stage, pool_bytes, faults, 0);
 }
 
 static void stopped(void *context)
@@ -160,24 +177,41 @@ uint32_t engine_send(struct engine *engine, struct okv_ring_request request)
 	return request.slot;
 }
 
+static void page_tokens(uint32_t seed, uint32_t i, uint32_t ret_token[TOKENS])
+{
+	ret_token[0] = seed;
+	ret_token[1] = i;
+	ret_token[2] = 3;
+	ret_token[3] = 4;
+}
+
+struct okv_ring_block engine_block(uint32_t seed, uint32_t i, const struct okv_hash *parent)
+{
+	struct okv_ring_block block = {.parent = *parent, .arena_offset = i * PAGE, .token_count = TOKENS};
+	struct okv_materialisation_key key = engine_key();
+	struct okv_hash digest = okv_key_digest(&key);
+	uint32_t token[TOKENS];
+
+	page_tokens(seed, i, token);
+	block.hash = okv_block_hash(&digest, parent, &block.lineage, token, TOKENS);
+	return block;
+}
+
 uint32_t engine_send_chain(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t count)
 {
 	struct okv_ring_request request = {.op = op, .count = count};
-	struct okv_materialisation_key key = engine_key();
-	struct okv_hash digest = okv_key_digest(&key), parent = {{0}};
+	struct okv_hash parent = {{0}};
 
 	assert_true(okv_ring_client_take_slot(&engine->ring, &request.slot));
 	struct okv_ring_block *block = okv_ring_client_blocks(&engine->ring, request.slot);
 	uint32_t *tokens = (uint32_t *)(void *)(block + count);
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t page[TOKENS] = {seed, i, 3, 4};
-
-		block[i] = (struct okv_ring_block){.parent = parent, .arena_offset = i * PAGE, .token_count = TOKENS};
-		block[i].hash = parent = okv_block_hash(&digest, &block[i].parent, &block[i].lineage, page, TOKENS);
+		block[i] = engine_block(seed, i, &parent);
+		parent = block[i].hash;
 		if (op == OKV_RING_PUBLISH) {
 			memset(engine->arena.base + i * PAGE, engine_byte(seed, i), PAGE);
-			memcpy(tokens + i * TOKENS, page, sizeof(page));
+			page_tokens(seed, i, tokens + i * TOKENS);
 			request.tokens += TOKENS;
 		}
 	}

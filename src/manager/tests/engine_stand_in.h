@@ -27,6 +27,10 @@ struct engine {
 	struct okv_ring_grant grants[OKV_RING_BLOCKS_MAX];
 };
 
+/* A loop; then a manager on it, which reads from the one at `peer_port` if that is not 0. */
+void stage_prepare(struct stage *stage);
+void stage_start(struct stage *stage, uint64_t pool_bytes, const char *faults, uint16_t peer_port);
+/* Both, without a peer. */
 void stage_open(struct stage *stage, uint64_t pool_bytes, const char *faults);
 void stage_close(struct stage *stage);
 /* Turns the loop once, then lets the worker run. */
@@ -59,6 +63,8 @@ struct okv_ring_reply engine_answer(struct engine *engine, uint32_t slot);
 struct okv_ring_reply engine_chain(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t count);
 struct okv_ring_reply engine_lease(struct engine *engine, enum okv_ring_op op, uint64_t lease);
 uint8_t engine_byte(uint32_t seed, uint32_t page);
+/* Block i of the chain, hashed after `parent`. */
+struct okv_ring_block engine_block(uint32_t seed, uint32_t i, const struct okv_hash *parent);
 
 /* The value of a metric line such as `orbitkv_sessions` in /metrics. */
 double stage_metric(struct stage *stage, const char *name);
