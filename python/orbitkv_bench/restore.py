@@ -34,12 +34,10 @@ class Pair:
 
     def compute(self, prompt):
         """Computes on A; returns when A's manager holds every page that can be restored."""
-        wanted = self.engine_a.published_pages() + ours.page_count(len(prompt))
         cold, _ = ours.complete(self.engine_a, prompt, 1, "full")
         ours.expect(cold, computed_tokens=len(prompt))
-        if not wait_until(lambda: self.engine_a.published_pages() >= wanted, 15, 0.01):
+        if not wait_until(lambda: self.engine_a.unpublished_pages() == 0, 15, 0.01):
             raise ours.BenchError("engine A did not publish every page of a prompt")
-        self.manager_a.json("POST", "/cache/sync")
 
     def restore(self, prompt):
         """(usage, seconds) of B's answer from A's pages."""

@@ -231,6 +231,10 @@ class Engine(Http):
         """Pages that the manager has taken or had: what is counted here can be restored elsewhere."""
         return self.metrics()["orbitkv_engine_published_pages_total"]
 
+    def unpublished_pages(self):
+        """Pages of answers given so far that the manager has not answered for yet."""
+        return self.metrics()["orbitkv_engine_unpublished_pages"]
+
 
 class Cluster:
     """Managers and engines of one run."""

@@ -111,6 +111,7 @@ static void create_metrics(struct okv_engine *engine)
 		.restores_in_flight = GAUGE("transfers", "kind=\"restore\"", FLIGHT_HELP),
 		.publishes_in_flight = GAUGE("transfers", "kind=\"publish\"", FLIGHT_HELP),
 		.published = COUNTER("published_pages", "", "Pages that the shared cache took or had"),
+		.unpublished = GAUGE("unpublished_pages", "", "Pages that the shared cache was offered or will be"),
 		.publish_failures = COUNTER("publish_failures", "", "Publishes that were dropped or not taken whole"),
 	};
 #undef COUNTER

@@ -142,6 +142,7 @@ static void finish_publish(struct okv_engine *engine, struct okv__transfer *tran
 			   const struct okv_kv_completion *completion)
 {
 	engine->publish_count--;
+	okv_metric_add(engine->metrics.unpublished, -(int64_t)transfer->count);
 	okv_metric_add(engine->metrics.published, completion->blocks);
 	if (completion->blocks < transfer->count)
 		okv_metric_add(engine->metrics.publish_failures, 1);
@@ -215,6 +216,7 @@ static void drop_offer(struct okv_engine *engine, struct okv__transfer *offer)
 	engine->offer_pages -= offer->count;
 	for (uint32_t i = 0; i < offer->count; i++)
 		engine->pages.page[offer->page[i]].is_offered = false;
+	okv_metric_add(engine->metrics.unpublished, -(int64_t)offer->count);
 	okv_metric_add(engine->metrics.publish_failures, 1);
 	transfer_destroy(engine, offer);
 }
@@ -237,6 +239,7 @@ static bool queue_offer(struct okv_engine *engine, struct okv__lane *lane)
 		offer->page[offer->count++] = index;
 	}
 	engine->offer_pages += offer->count;
+	okv_metric_add(engine->metrics.unpublished, offer->count);
 	okv_list_push_back(&engine->offers, &offer->link);
 	/* A cache that is slower than we are must not keep the arena from us: what waits is at most a quarter of it. */
 	if (engine->offer_pages > engine->pages.count / 4)

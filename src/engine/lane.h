@@ -52,7 +52,8 @@ struct okv__engine_metrics {
 	struct okv_metric *running, *waiting, *computed, *prefix_hit, *restored, *generated, *ttft, *itl, *queue, *step;
 	struct okv_metric *step_rows, *pages_held, *pages_idle, *pages_shared, *pages_reserved, *evicted;
 	struct okv_metric *cancelled, *restores, *restore_failures, *restore_deadlines, *restored_remote_bytes;
-	struct okv_metric *restore_time, *restores_in_flight, *publishes_in_flight, *published, *publish_failures;
+	struct okv_metric *restore_time, *restores_in_flight, *publishes_in_flight, *published, *unpublished,
+		*publish_failures;
 };
 
 struct okv_engine {

@@ -33,10 +33,8 @@ def ask(engine, number, cache="full", tokens=8):
 
 def fill(engine, number):
     """Computes a prompt and returns its answer once the engine's manager holds all its whole pages."""
-    before = engine.published_pages()
-    text, _, prompt_tokens, _ = ask(engine, number)
-    wanted = before + whole_pages(prompt_tokens) / PAGE_TOKENS
-    assert wait_until(lambda: engine.published_pages() >= wanted, 30)
+    text = ask(engine, number)[0]
+    assert wait_until(lambda: engine.unpublished_pages() == 0, 30)
     return text
 
 

@@ -141,6 +141,7 @@ static inline void assert_drained(struct rig *rig)
 	assert_int_equal(gauge_of(rig, "orbitkv_engine_requests_waiting", ""), 0);
 	assert_int_equal(gauge_of(rig, "orbitkv_engine_transfers", "kind=\"restore\""), 0);
 	assert_int_equal(gauge_of(rig, "orbitkv_engine_transfers", "kind=\"publish\""), 0);
+	assert_int_equal(gauge_of(rig, "orbitkv_engine_unpublished_pages", ""), 0);
 }
 
 static inline void assert_usage_adds_up(const struct reply *reply)

@@ -291,10 +291,36 @@ static void published_pages_stay_until_the_completion(void **state)
 	turn_until_over(&s->second, &s->reply);
 	(void)okv__engine_turn(s->second.engine);
 	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_kv_pages", "state=\"held\""), 2);
+	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_unpublished_pages", ""), 2);
 	okv_engine_forget(s->second.engine);
 	(void)okv__engine_turn(s->second.engine);
 	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_kv_pages", "state=\"held\""), 2);
 	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_kv_pages", "state=\"idle\""), 0);
+	s->source.holds_publishes = false;
+	assert_drained(&s->second);
+}
+
+/* Sees each event as a client would, at once: the pages before a token are counted when it comes. */
+static void counting_sink(void *context, uint64_t request_id, const struct okv_event *event)
+{
+	struct two_engines *s = OKV_CONTAINER_OF((struct reply *)context, struct two_engines, reply);
+
+	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_unpublished_pages", ""),
+			 (PROMPT + s->reply.count - (event->kind == OKV_EVENT_END)) / 16 - WHOLE);
+	reply_sink(&s->reply, request_id, event);
+}
+
+static void pages_count_as_unpublished_before_the_next_token_comes(void **state)
+{
+	struct two_engines *s = *state;
+
+	s->source.holds_publishes = true;
+	s->request = request_of(s->prompt, PROMPT, 30, &s->reply);
+	s->request.ignore_end = true;
+	s->request.sink = counting_sink;
+	admit_request(&s->second, &s->request);
+	turn_until_over(&s->second, &s->reply);
+	assert_int_equal(s->reply.count, 30);
 	s->source.holds_publishes = false;
 	assert_drained(&s->second);
 }
@@ -367,6 +393,7 @@ int main(void)
 		RIGGED(a_request_cancelled_during_its_restore_leaves_the_pages_with_the_transfer),
 		RIGGED(a_failed_publish_is_counted_and_tried_again_by_the_next_request),
 		RIGGED(published_pages_stay_until_the_completion),
+		RIGGED(pages_count_as_unpublished_before_the_next_token_comes),
 		RIGGED(what_a_cancelled_prompt_computed_is_still_offered),
 		RIGGED(what_waits_to_be_published_is_at_most_a_quarter_of_the_arena),
 		RIGGED(a_damaged_block_would_change_the_answer),
