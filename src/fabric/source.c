@@ -178,10 +178,8 @@ enum okv_peer_refusal okv_source_authorise(struct okv_source *source, const stru
 
 	struct slot *slot = ticket->slot < OKV_SOURCE_SLOTS ? &window->slot[ticket->slot] : NULL;
 	if (!slot || slot->hold || ticket->generation <= slot->generation || count == 0 ||
-	    count > OKV_PEER_AUTHORISE_MAX) {
-		source->counts.stale_tickets++;
+	    count > OKV_PEER_AUTHORISE_MAX)
 		return OKV_PEER_REFUSED_TICKET;
-	}
 
 	/* Spend the ticket before anything else is looked at: a refused requester may still release it. */
 	slot->generation = ticket->generation;

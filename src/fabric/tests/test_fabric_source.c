@@ -258,6 +258,7 @@ static void too_many_sessions_are_refused(void **state)
 	}
 	assert_int_equal(refusal, OKV_PEER_REFUSED_BUDGET_SESSIONS);
 	assert_int_equal(granted, OKV_SOURCE_SESSIONS_MAX);
+	assert_int_equal(okv_source_counts(rig.source)->rejections_sessions, 1);
 	okv_source_reader_gone(rig.source, &rig.requester);
 	drain(&rig);
 	assert_int_equal(rig.grants_to_end, granted);

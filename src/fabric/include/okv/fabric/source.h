@@ -77,8 +77,8 @@ struct okv_source_action {
 
 /* Read-only for everyone but the core. */
 struct okv_source_counts {
-	uint64_t windows, sessions, active_blocks, reserved_bytes, overdue_sessions;			   /* now */
-	uint64_t authorised, rejections_bytes, rejections_sessions, stale_tickets, timeouts, readers_gone; /* ever */
+	uint64_t windows, sessions, active_blocks, reserved_bytes, overdue_sessions;	    /* now */
+	uint64_t authorised, rejections_bytes, rejections_sessions, timeouts, readers_gone; /* ever */
 };
 
 /* `owner` is this manager's incarnation. */
