@@ -107,17 +107,17 @@ struct okv__connection {
 	struct okv__driver *driver;
 	struct okv_list node;
 	struct okv_list sibling;
+	struct okv__peer *peer;		  /* requester side */
+	struct okv__operation *operation; /* the one that is moved */
 	enum okv__connection_state state;
 	int fd;				       /* -1: closed */
 	uint32_t interest;		       /* epoll events asked for */
-	struct okv__peer *peer;		       /* requester side */
-	struct okv__operation *operation;      /* the one that is moved */
+	bool has_read;			       /* source side: it brought a good token once */
+	bool has_stalled;		       /* fault point mover_stall_ms, as the next one */
+	uint64_t stall_until_ns;	       /* 0 if it does not stall */
+	uint64_t send_limit;		       /* bytes of the operation that will be sent: less under a fault */
 	uint8_t head[OKV__DATA_REQUEST_BYTES]; /* header on its way in or out */
 	size_t head_at, head_size;
-	bool has_read;		 /* source side: it brought a good token once */
-	uint64_t stall_until_ns; /* fault point mover_stall_ms; 0 if it does not stall */
-	bool has_stalled;
-	uint64_t send_limit; /* bytes of the operation that will be sent: less than its size under a fault */
 	struct okv_crc_stream crc;
 };
 
