@@ -20,6 +20,7 @@
 #include "okv/base/clock.h"
 #include "okv/loop/loop.h"
 #include "okv/manager/manager.h"
+#include "tiny_key.h"
 
 enum { PAGE = 16384, PAGES = 64, TOKENS = 4, BLOCKS = 20 };
 
@@ -86,25 +87,6 @@ static void stop_manager(struct stage *stage)
 	pthread_join(stage->host.thread, NULL);
 	okv_manager_destroy(stage->host.manager);
 	okv_loop_destroy(stage->host.loop);
-}
-
-static struct okv_materialisation_key tiny_key(void)
-{
-	return (struct okv_materialisation_key){
-		.weights = {{1}},
-		.serializer = "page-lkvt-1",
-		.rope_type = "adjacent",
-		.rope_scaling = "none",
-		.rope_theta = 1e4,
-		.layers = 4,
-		.kv_heads = 4,
-		.head_dim = 64,
-		.page_tokens = TOKENS,
-		.kv_dtype = "f16",
-		.tp_size = 1,
-		.numerics = "test",
-		.isolation_domain = "default",
-	};
 }
 
 static int set_up(void **state)

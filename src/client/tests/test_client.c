@@ -23,6 +23,7 @@
 #include "okv/session/message.h"
 #include "okv/session/ring.h"
 #include "orbitkv/client.h"
+#include "tiny_key.h"
 
 enum { PAGE = 16384, PAGES = 40, POOL_PAGES = 40, TOKENS = 4 };
 
@@ -39,25 +40,6 @@ struct stage {
 	struct okv_hash key_digest;
 	struct okv_reason reason;
 };
-
-static struct okv_materialisation_key tiny_key(void)
-{
-	return (struct okv_materialisation_key){
-		.weights = {{1}},
-		.serializer = "page-lkvt-1",
-		.rope_type = "adjacent",
-		.rope_scaling = "none",
-		.rope_theta = 1e4,
-		.layers = 4,
-		.kv_heads = 4,
-		.head_dim = 64,
-		.page_tokens = TOKENS,
-		.kv_dtype = "f16",
-		.tp_size = 1,
-		.numerics = "test",
-		.isolation_domain = "default",
-	};
-}
 
 static struct orbitkv_client_options options_of(const struct stage *stage)
 {

@@ -74,25 +74,6 @@ void stage_turn(struct stage *stage)
 	poll(NULL, 0, stage->manager && stage->manager->jobs_done != stage->manager->jobs_submitted ? 1 : 0);
 }
 
-struct okv_materialisation_key engine_key(void)
-{
-	return (struct okv_materialisation_key){
-		.weights = {{1}},
-		.serializer = "page-lkvt-1",
-		.rope_type = "adjacent",
-		.rope_scaling = "none",
-		.rope_theta = 1e4,
-		.layers = 4,
-		.kv_heads = 4,
-		.head_dim = 64,
-		.page_tokens = TOKENS,
-		.kv_dtype = "f16",
-		.tp_size = 1,
-		.numerics = "test",
-		.isolation_domain = "default",
-	};
-}
-
 void engine_connect(struct stage *stage, struct engine *engine)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -134,7 +115,7 @@ void engine_attach(struct stage *stage, struct engine *engine, uint64_t previous
 {
 	struct okv_session_message hello = {
 		.type = OKV_SESSION_HELLO,
-		.hello = {.key = engine_key(),
+		.hello = {.key = tiny_key(),
 			  .page_bytes = PAGE,
 			  .arena_bytes = ARENA_PAGES * PAGE,
 			  .previous_session = previous_session,
@@ -188,7 +169,7 @@ static void page_tokens(uint32_t seed, uint32_t i, uint32_t ret_token[TOKENS])
 struct okv_ring_block engine_block(uint32_t seed, uint32_t i, const struct okv_hash *parent)
 {
 	struct okv_ring_block block = {.parent = *parent, .arena_offset = i * PAGE, .token_count = TOKENS};
-	struct okv_materialisation_key key = engine_key();
+	struct okv_materialisation_key key = tiny_key();
 	struct okv_hash digest = okv_key_digest(&key);
 	uint32_t token[TOKENS];
 

@@ -6,6 +6,7 @@
 #define OKV_MANAGER_TESTS_ENGINE_STAND_IN_H
 
 #include "manager_object.h"
+#include "tiny_key.h"
 
 enum { PAGE = 16384, ARENA_PAGES = 64, TOKENS = 4, CHAIN_MAX = 64 };
 
@@ -44,7 +45,6 @@ void stage_turn(struct stage *stage);
 		}                                                                                                      \
 	} while (0)
 
-struct okv_materialisation_key engine_key(void);
 /* Connects without a word. */
 void engine_connect(struct stage *stage, struct engine *engine);
 /* Connects and says HELLO; waits for the answer: accepted, or engine->refusal. */

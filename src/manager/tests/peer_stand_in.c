@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "peer_stand_in.h"
+#include "tiny_key.h"
 
 struct okv_loop *test_loop(void)
 {
@@ -81,19 +82,10 @@ void node_close(struct node *node)
 
 struct okv_materialisation_key test_key(void)
 {
-	return (struct okv_materialisation_key){
-		.serializer = "page-lkvt-1",
-		.rope_type = "adjacent",
-		.rope_scaling = "none",
-		.rope_theta = 10000,
-		.layers = 4,
-		.kv_heads = 2,
-		.head_dim = 64,
-		.page_tokens = 16,
-		.kv_dtype = "f16",
-		.tp_size = 1,
-		.numerics = "test",
-	};
+	struct okv_materialisation_key key = tiny_key();
+
+	key.page_tokens = 16;
+	return key;
 }
 
 struct okv_block_record chain_record(uint32_t seed, uint32_t i)

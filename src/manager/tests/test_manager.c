@@ -114,7 +114,7 @@ static void a_block_of_another_key_is_a_miss(void **state)
 	stage_open(&stage, 4 * MIB, NULL);
 	engine_attach(&stage, &engine, 0);
 	assert_int_equal(engine_chain(&engine, OKV_RING_PUBLISH, 1, 1).count, 1);
-	struct okv_materialisation_key key = engine_key();
+	struct okv_materialisation_key key = tiny_key();
 	struct okv_hash digest = okv_key_digest(&key), root = {{0}};
 	const uint32_t page[TOKENS] = {1, 0, 3, 4};
 	struct okv_hash hash = okv_block_hash(&digest, &root, &root, page, TOKENS);
@@ -253,7 +253,7 @@ static void the_death_of_a_process_frees_what_it_was_reading(void **state)
 		/* The same steps as engine_attach(), but the manager's loop is turned by the other process. */
 		struct engine reader;
 		struct okv_session_message hello = {.type = OKV_SESSION_HELLO,
-						    .hello = {.key = engine_key(),
+						    .hello = {.key = tiny_key(),
 							      .page_bytes = PAGE,
 							      .arena_bytes = ARENA_PAGES * PAGE,
 							      .name = "child"}};
@@ -435,8 +435,8 @@ static void a_wrong_hello_is_refused_with_a_sentence(void **state)
 	(void)state;
 	struct stage stage;
 	struct engine engine;
-	struct okv_session_message hello = {
-		.type = OKV_SESSION_HELLO, .hello = {.key = engine_key(), .page_bytes = PAGE, .arena_bytes = 4 * PAGE}};
+	struct okv_session_message hello = {.type = OKV_SESSION_HELLO,
+					    .hello = {.key = tiny_key(), .page_bytes = PAGE, .arena_bytes = 4 * PAGE}};
 	uint8_t bytes[OKV_SESSION_MESSAGE_MAX];
 	struct okv_region arena, ring;
 	struct okv_session_refuse refusal;

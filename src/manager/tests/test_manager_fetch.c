@@ -21,7 +21,7 @@ struct cast {
 /* Puts the engine's chain into the peer's store, as if an engine had published it there. */
 static void fill_peer(struct cast *cast, uint32_t seed)
 {
-	struct okv_materialisation_key key = engine_key();
+	struct okv_materialisation_key key = tiny_key();
 	struct okv_hash parent = {{0}};
 
 	for (uint32_t i = 0; i < BLOCKS; i++) {
