@@ -142,9 +142,10 @@ static void start_operation(struct okv_mover *mover, struct okv__operation *oper
 
 static void end_operation(struct okv_mover *mover, struct okv__operation *operation)
 {
+	/* Who asks waits for the event of an operation that has ended, and that may be one that is told late. */
 	if (operation->is_ended)
-		return;
-	if (operation->kind == OKV__GRANT)
+		operation->driver->has_news = true;
+	else if (operation->kind == OKV__GRANT)
 		okv__source_end(mover, operation);
 	else
 		okv__requester_end(operation);

@@ -12,6 +12,8 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -181,6 +183,95 @@ static void a_read_lands_byte_for_byte_and_both_ends_get_their_memory_back(void 
 	pair_init(&pair, *(unsigned *)*state, "");
 	for (int i = 0; i < 20; i++)
 		read_once(&pair);
+	pair_done(&pair);
+}
+
+static bool has_event(struct okv_mover *mover)
+{
+	pthread_mutex_lock(&mover->lock);
+	bool found = !okv_list_is_empty(&mover->events);
+	pthread_mutex_unlock(&mover->lock);
+	return found;
+}
+
+static bool is_woken(struct okv_mover *mover, int wait_ms)
+{
+	struct pollfd wait = {.fd = okv_mover_wait_fd(mover), .events = POLLIN};
+
+	return poll(&wait, 1, wait_ms) == 1;
+}
+
+/* The only event that there is. After it wait_fd is quiet until there is another one. */
+static struct okv_mover_event only_event(struct okv_mover *mover)
+{
+	struct okv_mover_event event = next_event(mover), none;
+
+	assert_false(okv_mover_poll(mover, &none));
+	assert_false(is_woken(mover, 0));
+	return event;
+}
+
+/* Reads a new grant of a few bytes to its end, as its reader sees it: the source may not know yet. */
+static uint64_t read_to_the_end(struct pair *pair)
+{
+	uint64_t grant = start_grant(pair);
+	struct okv_mover_event event;
+
+	start_read(pair);
+	do
+		event = next_event(pair->reader.mover);
+	while (event.kind != OKV_MOVER_READ_ENDED);
+	assert_int_equal(event.status, OKV_OK);
+	return grant;
+}
+
+static void a_grant_that_was_read_to_its_end_is_told_late_but_told(void **state)
+{
+	enum { READS = 20 };
+	struct pair pair;
+	unsigned late = 0;
+
+	(void)state;
+	pair_init(&pair, 1, "");
+	for (unsigned i = 0; i < READS; i++) {
+		uint64_t grant = read_to_the_end(&pair);
+
+		while (!has_event(pair.source.mover))
+			sched_yield();
+		late += !is_woken(pair.source.mover, 0);
+		assert_true(is_woken(pair.source.mover, 20000));
+		assert_int_equal(only_event(pair.source.mover).id, grant);
+	}
+	assert_true(late > READS / 2); /* a test that is held up misses some */
+	pair_done(&pair);
+}
+
+/* As the reader's release asks: every other time when the end is told already, and else most likely when it is not. */
+static void who_asks_for_the_end_of_such_a_grant_is_told_at_once(void **state)
+{
+	enum { READS = 200 };
+	struct pair pair;
+	unsigned asked[2] = {0}, quick[2] = {0};
+
+	(void)state;
+	pair_init(&pair, 1, "");
+	for (unsigned i = 0; i < READS; i++) {
+		uint64_t grant = read_to_the_end(&pair);
+
+		while (i % 2 && !has_event(pair.source.mover))
+			sched_yield();
+		bool is_told = has_event(pair.source.mover);
+		uint64_t begun_ns = okv_clock_now(okv_clock_boottime());
+		okv_mover_grant_end(pair.source.mover, grant);
+		assert_true(is_woken(pair.source.mover, 20000));
+		asked[is_told]++;
+		quick[is_told] += okv_clock_now(okv_clock_boottime()) - begun_ns < OKV_NS_PER_MS / 2;
+		struct okv_mover_event event = only_event(pair.source.mover);
+		assert_int_equal(event.id, grant);
+		assert_int_equal(event.status, OKV_OK);
+	}
+	for (unsigned is_told = 0; is_told < 2; is_told++)
+		assert_true(quick[is_told] * 2 >= asked[is_told]);
 	pair_done(&pair);
 }
 
@@ -710,6 +801,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		BOTH(a_read_lands_byte_for_byte_and_both_ends_get_their_memory_back),
+		cmocka_unit_test(a_grant_that_was_read_to_its_end_is_told_late_but_told),
+		cmocka_unit_test(who_asks_for_the_end_of_such_a_grant_is_told_at_once),
 		BOTH(a_token_is_good_for_one_read),
 		BOTH(a_token_is_good_for_no_second_read_while_the_first_runs),
 		BOTH(an_ended_grant_cannot_be_read),
