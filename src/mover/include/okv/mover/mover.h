@@ -5,8 +5,8 @@
  * may READ them once, straight into memory of its own. The owner gives orders through these calls (any one owner
  * thread) and, when wait_fd is readable, takes events with okv_mover_poll() until it says that there are none.
  *
- * What is served and large reads move on a thread of the mover's own. Small reads are received inside okv_mover_poll(),
- * without waking another thread: a call moves at most 1 MiB of each of them and never waits.
+ * What is served and large reads move on a thread of the mover's own. Small reads, of at most 1 MiB, are received
+ * inside okv_mover_poll(), without waking another thread: a call takes of each what has come, and never waits.
  *
  * Ownership, never time, frees memory. A grant ends with exactly one OKV_MOVER_GRANT_ENDED, and a read with exactly one
  * OKV_MOVER_READ_ENDED; until then the ranges belong to the mover. After it, no byte of them is touched any more: the
@@ -55,7 +55,7 @@ struct okv_mover_event {
 struct okv_mover_options {
 	const char *listen_address; /* IPv4 or IPv6 literal; "" for no source side */
 	uint16_t listen_port;	    /* 0: any */
-	unsigned connections;	    /* data connections a peer; 0: the measured default */
+	unsigned connections;	    /* to a peer, for small reads and for large ones each; 0: the measured default */
 	struct okv_faults *faults;  /* borrowed; may be NULL */
 };
 
@@ -80,7 +80,8 @@ void okv_mover_read_cancel(struct okv_mover *mover, uint64_t read_id);
 
 /* The next event. False if there is none now: only then does wait_fd tell of the next one. */
 bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event);
-/* Readable (level-triggered) when okv_mover_poll() has something to do. */
+/* Readable (level-triggered) when okv_mover_poll() has something to do. Of a grant that was read to its end it tells
+ * only 1 ms later or when okv_mover_grant_end() is called, since its reader's release mostly comes first. */
 int okv_mover_wait_fd(const struct okv_mover *mover);
 
 #endif
