@@ -48,28 +48,11 @@ void okv__connection_want(struct okv__connection *connection, uint32_t interest)
 	OKV_ASSERT(epoll_ctl(connection->driver->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event) == 0);
 }
 
-/* A receive buffer of fixed size where the system allows it without privileges (net.core.rmem_max): one that the kernel
- * sizes made reads of 1 MiB up to twice as slow (docs/performance.md). Where it does not, the kernel's own sizing is
- * far better than the little that it would grant. */
-static void fix_receive_buffer(int fd)
-{
-	enum { BYTES = 4 << 20, KERNEL_SIZES = 0 };
-	int value = BYTES;
-	socklen_t size = sizeof(value);
-
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value));
-	if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &size) == 0 && value >= BYTES)
-		return;
-	value = KERNEL_SIZES;
-	setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &value, sizeof(value));
-}
-
 void okv__tune_socket(int fd)
 {
 	int one = 1;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	fix_receive_buffer(fd);
 }
 
 bool okv__parse_address(const char *address, uint16_t port, struct sockaddr_storage *ret_address, socklen_t *ret_size)

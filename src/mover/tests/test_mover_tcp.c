@@ -561,6 +561,35 @@ static void malformed_requests_are_refused_by_name(void **state)
 	okv_mover_destroy(mover);
 }
 
+/* The other end, in this process, of a connection. */
+static int other_end(int fd)
+{
+	struct sockaddr_in mine, at;
+
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&mine, &(socklen_t){sizeof(mine)}), 0);
+	for (int other = 3; other < 100; other++)
+		if (getpeername(other, (struct sockaddr *)&at, &(socklen_t){sizeof(at)}) == 0 &&
+		    memcmp(&at, &mine, sizeof(at)) == 0)
+			return other;
+	fail();
+	return -1;
+}
+
+static void what_a_reader_sends_is_not_given_a_large_buffer(void **state)
+{
+	(void)state;
+	struct okv_mover *mover = mover_with("127.0.0.1", "");
+	int fd = connect_to(okv_mover_port(mover)), bytes = 0;
+	uint8_t request[24] = "OKVD\1\0\1", response[16];
+
+	assert_int_equal(write(fd, request, sizeof(request)), sizeof(request));
+	assert_int_equal(recv(fd, response, sizeof(response), MSG_WAITALL), sizeof(response));
+	assert_int_equal(getsockopt(other_end(fd), SOL_SOCKET, SO_RCVBUF, &bytes, &(socklen_t){sizeof(bytes)}), 0);
+	assert_true(bytes < 1 << 20);
+	close(fd);
+	okv_mover_destroy(mover);
+}
+
 static void silent_connections_keep_no_reader_out(void **state)
 {
 	enum { CONNECTIONS = OKV__INBOUND_MAX + 20 };
@@ -818,6 +847,7 @@ int main(void)
 		cmocka_unit_test(malformed_requests_are_refused_by_name),
 		BOTH(malformed_responses_are_refused_by_name),
 		BOTH(a_response_in_pieces_is_put_together),
+		cmocka_unit_test(what_a_reader_sends_is_not_given_a_large_buffer),
 		BOTH(silent_connections_keep_no_reader_out),
 		cmocka_unit_test(without_descriptors_the_listener_waits_and_comes_back),
 		cmocka_unit_test(without_descriptors_an_idle_connection_makes_room),
