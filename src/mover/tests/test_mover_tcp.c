@@ -517,6 +517,44 @@ static void more_reads_than_connections_all_end(void **state)
 	pair_done(&pair); /* one grant is still out: destroy takes it back */
 }
 
+static void lost_connections_make_room_for_the_reads_that_wait(void **state)
+{
+	enum { READS = 7 };
+	struct pair pair;
+
+	pair_init(&pair, *(unsigned *)*state, "mover_cut_after_bytes=1000");
+	for (int i = 0; i < READS; i++) {
+		pair.token.bytes[0] = (uint8_t)i;
+		start_grant(&pair);
+		start_read(&pair);
+	}
+	for (int left = READS; left > 0;) {
+		struct okv_mover_event event = next_event(pair.reader.mover);
+
+		if (event.kind != OKV_MOVER_READ_ENDED)
+			continue;
+		assert_int_equal(event.status, OKV_ERR_DISCONNECTED);
+		left--;
+	}
+	pair_done(&pair);
+}
+
+static void a_read_that_cannot_begin_tells_of_its_end(void **state)
+{
+	struct pair pair;
+	uint64_t id;
+
+	pair_init(&pair, *(unsigned *)*state, "");
+	assert_int_equal(okv_mover_read(pair.reader.mover, "255.255.255.255", 1, &pair.token, pair.reader.range,
+					pair.ranges, &id),
+			 OKV_OK);
+	assert_true(is_woken(pair.reader.mover, 20000));
+	struct okv_mover_event event = only_event(pair.reader.mover);
+	assert_int_equal(event.id, id);
+	assert_int_equal(event.status, OKV_ERR_DISCONNECTED);
+	pair_done(&pair);
+}
+
 /* --- a hostile or foreign other end ----------------------------------------------------------------------------- */
 
 static int connect_to(uint16_t port)
@@ -844,6 +882,8 @@ int main(void)
 		BOTH(ending_a_grant_cuts_its_reader_off),
 		BOTH(nobody_listening_is_a_disconnection_and_a_bad_address_is_invalid),
 		BOTH(more_reads_than_connections_all_end),
+		BOTH(lost_connections_make_room_for_the_reads_that_wait),
+		BOTH(a_read_that_cannot_begin_tells_of_its_end),
 		cmocka_unit_test(malformed_requests_are_refused_by_name),
 		BOTH(malformed_responses_are_refused_by_name),
 		BOTH(a_response_in_pieces_is_put_together),
