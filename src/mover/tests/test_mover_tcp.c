@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -555,6 +556,76 @@ static void a_read_that_cannot_begin_tells_of_its_end(void **state)
 	pair_done(&pair);
 }
 
+static unsigned open_descriptors(void)
+{
+	unsigned count = 0;
+
+	for (int fd = 0; fd < 256; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+static void destroy_in_the_middle_of_reads_leaves_nothing_behind(void **state)
+{
+	enum { READS = 4 };
+	unsigned before = open_descriptors();
+	struct pair pair;
+
+	pair_init(&pair, *(unsigned *)*state, "mover_stall_ms=60000");
+	for (int i = 0; i < READS; i++) { /* more than there are connections */
+		pair.token.bytes[0] = (uint8_t)i;
+		start_grant(&pair);
+		start_read(&pair);
+	}
+	assert_int_equal(next_event(pair.reader.mover).kind, OKV_MOVER_RANGE_LANDED);
+	pair_done(&pair);
+	assert_int_equal(open_descriptors(), before);
+}
+
+static void the_owner_receives_what_fits_one_turn_and_no_more(void **state)
+{
+	(void)state;
+	struct okv_mover *mover = mover_with("", "");
+	struct okv_mover_range range = {.bytes = malloc(OKV__POLLED_BYTES + 1), .size = OKV__POLLED_BYTES + 1};
+	const struct okv_mover_token token = {{0}};
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	uint64_t id;
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(listener, 2), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &(socklen_t){sizeof(at)}), 0);
+	assert_int_equal(okv_mover_read(mover, "127.0.0.1", ntohs(at.sin_port), &token, &range, 1, &id), OKV_OK);
+	assert_true(okv_list_is_empty(&mover->polled.connections));
+	range.size--;
+	assert_int_equal(okv_mover_read(mover, "127.0.0.1", ntohs(at.sin_port), &token, &range, 1, &id), OKV_OK);
+	assert_false(okv_list_is_empty(&mover->polled.connections));
+	okv_mover_destroy(mover);
+	close(listener);
+	free(range.bytes);
+}
+
+/* A small read, since the owner's own driver tells when it has seen the source hang up. */
+static void an_idle_connection_that_the_source_closed_is_not_used_again(void **state)
+{
+	struct pair pair;
+	struct okv_mover_event event;
+
+	(void)state;
+	pair_init(&pair, small, "");
+	read_once(&pair);
+	assert_false(okv_mover_poll(pair.reader.mover, &event));
+	struct okv_mover_options options = {.listen_address = "127.0.0.1",
+					    .listen_port = okv_mover_port(pair.source.mover)};
+	okv_mover_destroy(pair.source.mover);
+	assert_int_equal(okv_mover_create(&options, &pair.source.mover, NULL), OKV_OK);
+	assert_true(is_woken(pair.reader.mover, 20000));
+	assert_false(okv_mover_poll(pair.reader.mover, &event));
+	assert_false(is_woken(pair.reader.mover, 0));
+	read_once(&pair);
+	pair_done(&pair);
+}
+
 /* --- a hostile or foreign other end ----------------------------------------------------------------------------- */
 
 static int connect_to(uint16_t port)
@@ -796,6 +867,8 @@ static void malformed_responses_are_refused_by_name(void **state)
 	assert_int_equal(read_from_impostor(size, response, 40), OKV_ERR_PROTOCOL);
 	response_header(response, OKV_ERR_ABSENT, size);
 	assert_int_equal(read_from_impostor(size, response, 16), OKV_ERR_PROTOCOL);
+	response_header(response, OKV_ERR_VERSION, 0);
+	assert_int_equal(read_from_impostor(size, response, 16), OKV_ERR_VERSION);
 	response_header(response, OKV_OK, size);
 	response[4] = 2;
 	assert_int_equal(read_from_impostor(size, response, 16), OKV_ERR_VERSION);
@@ -884,6 +957,9 @@ int main(void)
 		BOTH(more_reads_than_connections_all_end),
 		BOTH(lost_connections_make_room_for_the_reads_that_wait),
 		BOTH(a_read_that_cannot_begin_tells_of_its_end),
+		BOTH(destroy_in_the_middle_of_reads_leaves_nothing_behind),
+		cmocka_unit_test(the_owner_receives_what_fits_one_turn_and_no_more),
+		cmocka_unit_test(an_idle_connection_that_the_source_closed_is_not_used_again),
 		cmocka_unit_test(malformed_requests_are_refused_by_name),
 		BOTH(malformed_responses_are_refused_by_name),
 		BOTH(a_response_in_pieces_is_put_together),
