@@ -335,7 +335,7 @@ static void an_ended_grant_cannot_be_read(void **state)
 	pair_done(&pair);
 }
 
-static void a_destination_of_another_size_is_refused_before_a_byte_lands(void **state)
+static void a_destination_of_another_size_is_refused_and_no_byte_counts(void **state)
 {
 	struct pair pair;
 	unsigned landed;
@@ -946,7 +946,7 @@ int main(void)
 		BOTH(a_token_is_good_for_one_read),
 		BOTH(a_token_is_good_for_no_second_read_while_the_first_runs),
 		BOTH(an_ended_grant_cannot_be_read),
-		BOTH(a_destination_of_another_size_is_refused_before_a_byte_lands),
+		BOTH(a_destination_of_another_size_is_refused_and_no_byte_counts),
 		BOTH(a_source_that_resets_mid_read_is_a_disconnection),
 		BOTH(a_source_that_announces_a_wrong_length_is_refused),
 		BOTH(a_stalled_read_goes_on_when_the_source_does),
