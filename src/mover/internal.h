@@ -4,8 +4,8 @@
  * A driver is an epoll instance with the connections and operations that it moves, and one thread that works it:
  *
  *     threaded   the mover's thread: everything the source does, and large reads
- *     polled     the owner's thread, inside okv_mover_read(), _read_cancel() and _poll(): small reads, for which waking
- *                two threads costs more than moving the bytes
+ *     polled     the owner's thread, inside okv_mover_read(), _read_cancel() and _poll(): small reads, of whose time
+ *                waking another thread, and then the owner, would be a good part
  *
  * An operation is born on the owner's thread, handed to the mover's thread through the command list if that one drives
  * it, and handed back by its ENDED event. Its events are allocated with it, so that saying that memory is free again
