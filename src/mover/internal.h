@@ -47,7 +47,6 @@ struct okv__driver {
 	struct okv_mover *mover; /* [c] */
 	int epoll_fd;		 /* [c] */
 	bool has_news;		 /* events that the owner was not woken for yet */
-	uint64_t quiet_news_ns;	 /* the same, but it need not be woken before this time; 0: none */
 	struct okv_list connections;
 	struct okv_list closed; /* freed at the end of the turn, since epoll may have told of them already */
 	struct okv_list peers;

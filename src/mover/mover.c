@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "internal.h"
-#include "okv/base/clock.h"
 #include "okv/base/fault.h"
 #include "okv/base/rng.h"
 
@@ -18,8 +17,6 @@
  *
  * What the owner waits for is the epoll instance of its own driver, which holds event_fd too.
  */
-
-static const uint64_t quiet_ns = OKV_NS_PER_MS;
 
 static void raise_fd(int fd)
 {
@@ -82,7 +79,6 @@ static void tell_news(struct okv__driver *driver)
 	if (!driver->has_news)
 		return;
 	driver->has_news = false;
-	driver->quiet_news_ns = 0;
 	pthread_mutex_lock(&driver->mover->lock);
 	wake_owner(driver->mover);
 	pthread_mutex_unlock(&driver->mover->lock);
@@ -108,11 +104,9 @@ void okv__operation_ended(struct okv__operation *operation, enum okv_status stat
 				      .reader_gone = reader_gone,
 				      .bytes = operation->moved,
 			      });
-	/* Who has read a grant to its end says so to the owner next, which wakes it anyway. */
-	if (!is_grant || status != OKV_OK)
-		driver->has_news = true;
-	else if (driver->quiet_news_ns == 0)
-		driver->quiet_news_ns = okv_clock_now(okv_clock_boottime()) + quiet_ns;
+	/* Who has read a grant to its end says so to the owner next, and the owner asks: waking it now would wake it
+	 * twice. */
+	driver->has_news |= !is_grant || status != OKV_OK;
 }
 
 static void post_command(struct okv_mover *mover, struct okv__operation *operation, bool start)
@@ -142,7 +136,7 @@ static void start_operation(struct okv_mover *mover, struct okv__operation *oper
 
 static void end_operation(struct okv_mover *mover, struct okv__operation *operation)
 {
-	/* Who asks waits for the event of an operation that has ended, and that may be one that is told late. */
+	/* Who asks waits for the event of an operation that has ended, and may not have been woken for it. */
 	if (operation->is_ended)
 		operation->driver->has_news = true;
 	else if (operation->kind == OKV__GRANT)
@@ -215,15 +209,6 @@ static void drive(struct okv__driver *driver, int wait_ms)
 	free_closed(driver);
 }
 
-/* Whether there is news that may still wait; what has waited long enough is news like any other. */
-static bool quiet_news_wait(struct okv__driver *driver)
-{
-	if (driver->quiet_news_ns == 0)
-		return false;
-	driver->has_news |= okv_clock_now(okv_clock_boottime()) >= driver->quiet_news_ns;
-	return !driver->has_news;
-}
-
 static void *mover_main(void *context)
 {
 	struct okv_mover *mover = context;
@@ -231,8 +216,6 @@ static void *mover_main(void *context)
 	while (!mover->has_stopped) {
 		int wait_ms = okv__source_due(mover);
 
-		if (quiet_news_wait(&mover->threaded))
-			wait_ms = 1;
 		tell_news(&mover->threaded);
 		drive(&mover->threaded, wait_ms);
 	}

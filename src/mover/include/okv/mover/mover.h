@@ -80,8 +80,9 @@ void okv_mover_read_cancel(struct okv_mover *mover, uint64_t read_id);
 
 /* The next event. False if there is none now: only then does wait_fd tell of the next one. */
 bool okv_mover_poll(struct okv_mover *mover, struct okv_mover_event *ret_event);
-/* Readable (level-triggered) when okv_mover_poll() has something to do. Of a grant that was read to its end it tells
- * only 1 ms later or when okv_mover_grant_end() is called, since its reader's release mostly comes first. */
+/* Readable (level-triggered) when okv_mover_poll() has something to do. The one event that does not make it so is that
+ * of a grant that was read to its end, until okv_mover_grant_end() asks for it: its reader's release comes next anyway.
+ */
 int okv_mover_wait_fd(const struct okv_mover *mover);
 
 #endif
