@@ -22,6 +22,7 @@ enum {
 	ROWS_TO_SPLIT = 48,    /* from here on a linear region is cut along rows too */
 	ROWS_A_TILE_MAX = 252, /* a multiple of the kernels' tile of 6 rows */
 	CHUNKS_A_THREAD = 4,   /* of a region that is not cut along rows */
+	ROWS_TO_HALVE = 6,     /* with fewer, gathering the keys twice costs more than a thread that waits */
 	CHUNK_OUTPUTS = OKV_CHUNK_PANELS * OKV_PANEL,
 	ALIGNMENT = 64,
 };
@@ -559,12 +560,17 @@ static void cut_tiles(struct okv_graph *graph, uint32_t most)
 static void cut_attention(struct okv_graph *graph)
 {
 	unsigned threads = okv_workers_threads(graph->workers);
-	uint32_t chunks;
+	uint32_t chunks, largest = 0;
 
 	cut_tiles(graph, graph->tile_rows);
 	chunks = graph->tile_count * graph->model->shape.kv_heads;
-	if (chunks % threads && chunks < threads * CHUNKS_A_THREAD && graph->tile_rows > 1)
-		cut_tiles(graph, graph->tile_rows / 2);
+	if (chunks % threads == 0 || chunks >= threads * CHUNKS_A_THREAD)
+		return;
+	for (uint32_t i = 0; i < graph->tile_count; i++)
+		if (graph->tiles[i].count > largest)
+			largest = graph->tiles[i].count;
+	if (largest >= ROWS_TO_HALVE)
+		cut_tiles(graph, divided_up(largest, 2));
 }
 
 static void run_layer(struct okv_graph *graph)
