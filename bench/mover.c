@@ -17,15 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "okv/base/digest.h"
 #include "okv/mover/mover.h"
-#include "placement.h"
+#include "source_and_reader.h"
 
 enum { SAMPLES_MAX = 1000, WARM_UP = 5, SIZES_MAX = 16 };
 
@@ -33,25 +31,6 @@ static _Noreturn void fail(const char *what)
 {
 	fprintf(stderr, "okv-bench-mover: %s\n", what);
 	exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static uint8_t *warm_memory(uint64_t size)
-{
-	uint8_t *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-
-	if (bytes == MAP_FAILED)
-		fail("no memory for the buffer");
-	for (uint64_t i = 0; i < size; i++)
-		bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-	return bytes;
 }
 
 /* Sample `sample` of size number `size`. Nobody else is on this loopback. */
@@ -202,6 +181,8 @@ int main(int argc, char **argv)
 	const struct okv_mover_range source = {.bytes = warm_memory(largest), .size = largest};
 	const struct okv_mover_range destination = {.bytes = warm_memory(largest), .size = largest};
 
+	if (!source.bytes || !destination.bytes)
+		fail("no memory for the buffers");
 	for (enum placement placement = 0; placement < (CPU_COUNT(&allowed) > 1 ? PLACEMENTS : 1); placement++)
 		measure_placement(placement, &allowed, sizes, size_count, samples, source, destination);
 	return 0;

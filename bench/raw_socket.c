@@ -23,14 +23,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "placement.h"
+#include "source_and_reader.h"
 
 enum { CONNECTIONS_MAX = 4, SAMPLES_MAX = 1000, REQUEST_BYTES = 8 };
 
@@ -52,24 +50,6 @@ static _Noreturn void fail(const char *what)
 {
 	fprintf(stderr, "okv-bench-socket: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static uint8_t *warm_memory(uint64_t size)
-{
-	uint8_t *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-
-	if (bytes == MAP_FAILED)
-		fail("mapping the buffer");
-	memset(bytes, 0x5a, size);
-	return bytes;
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -292,6 +272,8 @@ static void measure_own(char **sizes, unsigned samples)
 
 	uint8_t *source = warm_memory(largest), *destination = warm_memory(largest);
 
+	if (!source || !destination)
+		fail("mapping the buffers");
 	for (size_t i = 0; i < sizeof(settings) / sizeof(*settings); i++)
 		for (enum placement placement = 0; placement < end; placement++)
 			measure_setting(&settings[i], placement, &allowed, sizes, source, destination, samples);
@@ -304,6 +286,8 @@ static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsi
 	uint8_t *destination = warm_memory(bytes);
 	struct flow flow = {.fd = connect_to(port, 0)};
 
+	if (!destination)
+		fail("mapping the buffer");
 	for (unsigned i = 0; i < samples + 3; i++) {
 		uint64_t begin_ns = now_ns();
 

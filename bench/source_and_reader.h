@@ -1,15 +1,39 @@
 /*
- * Which processors the two ends of a comparison may use.
+ * What the programs share that measure a source and a reader: the clock, memory, and which processors each may use.
  *
  * Over loopback, whether the scheduler happens to keep both processes on one processor decides how fast a small message
  * is: there a wake-up is a switch of tasks, across processors it is an interrupt, which a virtual machine pays dearly.
  * That luck is taken out: every setting is measured under each placement.
  */
-#ifndef OKV_BENCH_PLACEMENT_H
-#define OKV_BENCH_PLACEMENT_H
+#ifndef OKV_BENCH_SOURCE_AND_READER_H
+#define OKV_BENCH_SOURCE_AND_READER_H
 
 #include <sched.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <time.h>
+
+static inline uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Memory that both processes have and that was written to; NULL if there is none. */
+static inline uint8_t *warm_memory(uint64_t size)
+{
+	uint8_t *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	if (bytes == MAP_FAILED)
+		return NULL;
+	for (uint64_t i = 0; i < size; i++)
+		bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+	return bytes;
+}
 
 enum placement {
 	PLACED_TOGETHER, /* source and reader on one processor */

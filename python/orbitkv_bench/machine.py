@@ -75,11 +75,11 @@ def socket_settings(build, sizes, samples):
     return found
 
 
-def quickest(by_setting, connections=None):
-    """The Series of seconds of the setting with the best median, of those with so many connections or of all."""
+def quickest(by_setting, connections=None, placement=None):
+    """The Series of seconds of the setting with the best median, of those with so many connections and that placement."""
     candidates = []
-    for (connected, *_), seconds in by_setting.items():
-        if connections in (None, connected):
+    for (connected, _, placed), seconds in by_setting.items():
+        if connections in (None, connected) and placement in (None, placed):
             candidates.append(Series())
             for value in seconds:
                 candidates[-1].add(value)

@@ -12,7 +12,7 @@ from orbitkv_tools.process import wait_until
 from orbitkv_tools.session_client import OK, PAGE_TOKENS, Client, Shape, chain
 
 from . import ours
-from .machine import SOCKET_BYTES, fetch_line, helper, quickest, raw_socket, socket_settings
+from .machine import SOCKET_BYTES, cores, fetch_line, helper, quickest, raw_socket, socket_settings
 from .noise import alternate
 from .opponents import Redis
 from .stats import Series, make_row
@@ -36,12 +36,13 @@ def series_of(values):
 
 
 def mover_rates(build):
-    """{metric: GB/s} of our mover, under the placement of the two processes that is best for that size."""
+    """{metric: GB/s} of our mover, under the placement of the two processes that is best for that size, and apart."""
     rates = {}
     for line in helper(build, "okv-bench-mover", READS, *SOCKET_BYTES).splitlines():
         row = json.loads(line)
-        metric, rate = f"mover {row['bytes']}", row["bytes"] / series_of(row["samples_ns"]).median
-        rates[metric] = max(rate, rates.get(metric, 0))
+        size, rate = row["bytes"], row["bytes"] / series_of(row["samples_ns"]).median
+        rates[f"mover {size}"] = max(rate, rates.get(f"mover {size}", 0))
+        rates[f"mover {row['placement']} {size}"] = rate
     return rates
 
 
@@ -51,6 +52,8 @@ def socket_rates(build):
     for size, by_setting in socket_settings(build, SOCKET_BYTES, READS).items():
         found[f"same {size}"] = size / quickest(by_setting, connections=1).median / 1e9
         found[f"best {size}"] = size / quickest(by_setting).median / 1e9
+        if cores() > 1:
+            found[f"apart {size}"] = size / quickest(by_setting, connections=1, placement="apart").median / 1e9
     return found
 
 
@@ -61,6 +64,9 @@ def run_mover(context):
         name, mine = f"mover/{NAMES[size]}", found[f"mover {size}"]
         yield make_row(name, "GB/s", mine, "raw socket, one connection as ours", found[f"same {size}"], BAR)
         yield make_row(f"{name}/best", "GB/s", mine, "raw socket, best of all settings", found[f"best {size}"])
+        if cores() > 1:
+            yield make_row(f"{name}/apart", "GB/s", found[f"mover apart {size}"],
+                           "raw socket, one connection, each on its own processors", found[f"apart {size}"])
 
 
 class PeerRead:

@@ -156,6 +156,7 @@ def test_the_quickest_setting_is_that_of_all_or_of_as_many_connections():
     by_setting = {(1, 0, "apart"): [3.0, 3.0], (1, 4096, "together"): [2.0, 2.5], (4, 0, "apart"): [1.0, 9.0, 1.0]}
     assert machine.quickest(by_setting).median == 1.0
     assert machine.quickest(by_setting, connections=1).median == 2.25
+    assert machine.quickest(by_setting, connections=1, placement="apart").median == 3.0
 
 
 def test_others_are_what_the_machine_did_without_us():
