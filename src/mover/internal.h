@@ -27,7 +27,7 @@
 #include "wire.h"
 
 enum {
-	OKV__CHUNK_BYTES = 256 << 10, /* moved and hashed at a time: fits the second-level cache */
+	OKV__CHUNK_BYTES = 64 << 10,  /* received and hashed at a time (docs/performance.md) */
 	OKV__TURN_BYTES = 1 << 20,    /* moved for one connection before the others get their turn */
 	OKV__POLLED_BYTES = 1 << 20,  /* the largest read that its owner's thread receives, in one turn */
 	OKV__INBOUND_MAX = 256,	      /* connections accepted at a time: those of 64 peers */
