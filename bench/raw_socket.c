@@ -9,8 +9,8 @@
  *   okv-bench-socket SAMPLES --get PORT REQUEST BYTES   a server that answers the line REQUEST with exactly BYTES
  *
  * Prints one JSON object a line: bytes, placement (of our own source), connections, buffer_bytes (0: the kernel's own
- * sizing), samples_ns. Nobody knows beforehand which setting is best on a machine, so all are tried in turn, and who
- * reads the lines takes the best.
+ * sizing), receive_bytes (0: all that is there), samples_ns. Nobody knows beforehand which setting is best on a
+ * machine, so all are tried in turn, and who reads the lines takes the best.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,9 +35,13 @@ enum { CONNECTIONS_MAX = 4, SAMPLES_MAX = 1000, REQUEST_BYTES = 8 };
 struct setting {
 	unsigned connections;
 	int buffer_bytes;
+	size_t receive_bytes; /* at most this many at a time */
 };
 
-static const struct setting settings[] = {{1, 0}, {2, 0}, {4, 0}, {1, 4 << 20}, {2, 4 << 20}};
+static const struct setting settings[] = {
+	{1, 0, SIZE_MAX}, {2, 0, SIZE_MAX}, {4, 0, SIZE_MAX},	    {1, 4 << 20, SIZE_MAX}, {2, 4 << 20, SIZE_MAX},
+	{1, 0, 64 << 10}, {2, 0, 64 << 10}, {1, 4 << 20, 64 << 10}, {2, 4 << 20, 64 << 10},
+};
 
 /* One direction of one connection: what is still to move of it. */
 struct flow {
@@ -95,7 +99,7 @@ static void send_all(int fd, const void *bytes, size_t size)
 
 /* Receives every flow to its end; the one thread sleeps in recv where there is one flow, in poll where there are more.
  */
-static void receive_all(struct flow *flows, unsigned count)
+static void receive_all(struct flow *flows, unsigned count, size_t receive_bytes)
 {
 	struct pollfd polled[CONNECTIONS_MAX];
 	unsigned open = 0;
@@ -113,7 +117,8 @@ static void receive_all(struct flow *flows, unsigned count)
 			if (!flow->left || (count > 1 && !polled[i].revents))
 				continue;
 
-			ssize_t moved = recv(flow->fd, flow->bytes, flow->left, 0);
+			size_t wanted = flow->left < receive_bytes ? flow->left : receive_bytes;
+			ssize_t moved = recv(flow->fd, flow->bytes, wanted, 0);
 
 			if (moved <= 0)
 				fail(moved == 0 ? "the server hung up" : "recv");
@@ -181,8 +186,10 @@ static _Noreturn void serve(int listener, const struct setting *setting, uint8_t
 static void report(uint64_t bytes, const char *placement, const struct setting *setting, const uint64_t *samples_ns,
 		   unsigned samples)
 {
-	printf("{\"bytes\": %llu, \"placement\": \"%s\", \"connections\": %u, \"buffer_bytes\": %d, \"samples_ns\": [",
-	       (unsigned long long)bytes, placement, setting->connections, setting->buffer_bytes);
+	printf("{\"bytes\": %llu, \"placement\": \"%s\", \"connections\": %u, \"buffer_bytes\": %d, "
+	       "\"receive_bytes\": %zu, \"samples_ns\": [",
+	       (unsigned long long)bytes, placement, setting->connections, setting->buffer_bytes,
+	       setting->receive_bytes == SIZE_MAX ? 0 : setting->receive_bytes);
 	for (unsigned i = 0; i < samples; i++)
 		printf("%s%llu", i ? ", " : "", (unsigned long long)samples_ns[i]);
 	printf("]}\n");
@@ -206,8 +213,9 @@ static int listen_somewhere(const struct setting *setting, uint16_t *ret_port)
 }
 
 /* Asks for an even share of `bytes` on each connection and returns when all of it has come. */
-static uint64_t fetch_shares(const int *fds, unsigned connections, uint8_t *destination, uint64_t bytes)
+static uint64_t fetch_shares(const int *fds, const struct setting *setting, uint8_t *destination, uint64_t bytes)
 {
+	const unsigned connections = setting->connections;
 	struct flow flows[CONNECTIONS_MAX];
 	uint8_t *rest = destination;
 	uint64_t begin_ns = now_ns(), given = 0;
@@ -220,7 +228,7 @@ static uint64_t fetch_shares(const int *fds, unsigned connections, uint8_t *dest
 		given += share;
 		send_all(fds[i], &share, REQUEST_BYTES);
 	}
-	receive_all(flows, connections);
+	receive_all(flows, connections, setting->receive_bytes);
 	return now_ns() - begin_ns;
 }
 
@@ -248,9 +256,9 @@ static void measure_setting(const struct setting *setting, enum placement placem
 		uint64_t bytes = strtoull(*size, NULL, 10);
 
 		for (unsigned i = 0; i < 3; i++) /* the kernel grows its windows */
-			(void)fetch_shares(fds, setting->connections, destination, bytes);
+			(void)fetch_shares(fds, setting, destination, bytes);
 		for (unsigned i = 0; i < samples; i++)
-			samples_ns[i] = fetch_shares(fds, setting->connections, destination, bytes);
+			samples_ns[i] = fetch_shares(fds, setting, destination, bytes);
 		report(bytes, placement_name[placement], setting, samples_ns, samples);
 	}
 	for (unsigned i = 0; i < setting->connections; i++)
@@ -281,7 +289,7 @@ static void measure_own(char **sizes, unsigned samples)
 
 static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsigned samples)
 {
-	const struct setting setting = {.connections = 1};
+	const struct setting setting = {.connections = 1, .receive_bytes = SIZE_MAX};
 	uint64_t samples_ns[SAMPLES_MAX] = {0};
 	uint8_t *destination = warm_memory(bytes);
 	struct flow flow = {.fd = connect_to(port, 0)};
@@ -295,7 +303,7 @@ static void measure_get(uint16_t port, const char *request, uint64_t bytes, unsi
 		send_all(flow.fd, "\r\n", 2);
 		flow.bytes = destination;
 		flow.left = bytes;
-		receive_all(&flow, 1);
+		receive_all(&flow, 1, setting.receive_bytes);
 		if (i >= 3)
 			samples_ns[i - 3] = now_ns() - begin_ns;
 	}

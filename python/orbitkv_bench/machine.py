@@ -70,7 +70,7 @@ def socket_settings(build, sizes, samples):
     found = {}
     for line in helper(build, "okv-bench-socket", samples, *sizes).splitlines():
         row = json.loads(line)
-        setting = (row["connections"], row["buffer_bytes"], row["placement"])
+        setting = (row["connections"], row["placement"], row["buffer_bytes"], row["receive_bytes"])
         found.setdefault(row["bytes"], {})[setting] = [ns * 1e-9 for ns in row["samples_ns"]]
     return found
 
@@ -78,7 +78,7 @@ def socket_settings(build, sizes, samples):
 def quickest(by_setting, connections=None, placement=None):
     """The Series of seconds of the setting with the best median, of those with so many connections and that placement."""
     candidates = []
-    for (connected, _, placed), seconds in by_setting.items():
+    for (connected, placed, *_), seconds in by_setting.items():
         if connections in (None, connected) and placement in (None, placed):
             candidates.append(Series())
             for value in seconds:

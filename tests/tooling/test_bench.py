@@ -153,7 +153,7 @@ def test_resident_memory_is_summed_by_mapping(tmp_path, monkeypatch):
 
 
 def test_the_quickest_setting_is_that_of_all_or_of_as_many_connections():
-    by_setting = {(1, 0, "apart"): [3.0, 3.0], (1, 4096, "together"): [2.0, 2.5], (4, 0, "apart"): [1.0, 9.0, 1.0]}
+    by_setting = {(1, "apart", 0, 0): [3.0, 3.0], (1, "together", 4096, 0): [2.0, 2.5], (4, "apart", 0, 9): [1.0, 9.0, 1.0]}
     assert machine.quickest(by_setting).median == 1.0
     assert machine.quickest(by_setting, connections=1).median == 2.25
     assert machine.quickest(by_setting, connections=1, placement="apart").median == 3.0
@@ -246,7 +246,8 @@ def test_the_bare_socket_reports_each_size_under_each_setting(arguments, wanted)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["bytes"] for row in rows} == set(arguments[1:])
-    assert len({(row["placement"], row["connections"], row["buffer_bytes"], row["bytes"]) for row in rows}) == len(rows)
+    settings = ("placement", "connections", "buffer_bytes", "receive_bytes", "bytes")
+    assert len({tuple(row[name] for name in settings) for row in rows}) == len(rows)
     assert len(rows) % wanted == 0 and all(len(row["samples_ns"]) == arguments[0] for row in rows)
     assert all(ns > 0 for row in rows for ns in row["samples_ns"])
 
