@@ -25,6 +25,8 @@ CHARACTERS_A_TOKEN = 5.15  # of the text below under this tokenizer; prompts are
 # What must be zero on both managers when nothing is under way.
 DRAINED = ("orbitkv_query_reserved_bytes", "orbitkv_inflight_bytes", "orbitkv_transfer_lock_active",
            "orbitkv_transfer_reserved_bytes", "orbitkv_transfer_completion_outstanding")
+READS_GRANTED = "orbitkv_transfer_locks_total"  # at the source
+RELEASES_ACKNOWLEDGED = 'orbitkv_remote_stage_duration_seconds_count{stage="release",status="ok"}'  # at the reader
 
 
 def natural_text():
@@ -119,9 +121,9 @@ class Demo:
             self.show(f"[2/6] about {tokens} tokens: computed on A, control on B, restored on B")
             messages, cold = self.compute_on_a(number, tokens)
             control = self.ask(self.engine_b, messages, "off")
-            before = self.manager_b.metrics()["orbitkv_remote_fetch_bytes_total"]
+            before_a, before_b = self.manager_a.metrics(), self.manager_b.metrics()
             warm = self.ask(self.engine_b, messages)
-            moved = self.manager_b.metrics()["orbitkv_remote_fetch_bytes_total"] - before
+            moved = self.manager_b.metrics()["orbitkv_remote_fetch_bytes_total"] - before_b["orbitkv_remote_fetch_bytes_total"]
             n = cold["prompt_tokens"]
             step = f"restore {n}"
             self.check(step, "A restored nothing", cold["restored_tokens"] == 0, str(cold))
@@ -133,7 +135,11 @@ class Demo:
             self.check(step, "remote bytes are exactly the pages'", moved == pages(n) * BLOCK_BYTES,
                        f"{moved:.0f} of {pages(n) * BLOCK_BYTES}")
             self.drained(step, self.manager_a, self.manager_b)
-            self.rows.append({"prompt_tokens": n, "pages": pages(n), "remote_bytes": int(moved),
+            granted = self.manager_a.metrics()[READS_GRANTED] - before_a[READS_GRANTED]
+            released = self.manager_b.metrics()[RELEASES_ACKNOWLEDGED] - before_b[RELEASES_ACKNOWLEDGED]
+            self.check(step, "A acknowledged the release of every read", released == granted > 0,
+                       f"{released:.0f} of {granted:.0f}")
+            self.rows.append({"prompt_tokens": n, "pages": pages(n), "remote_bytes": int(moved), "releases": int(released),
                               "cold_ttft_ms": control["ttft_ms"], "restored_ttft_ms": warm["ttft_ms"],
                               "ratio": control["ttft_ms"] / warm["ttft_ms"], "answer": warm["text"]})
 
