@@ -338,6 +338,49 @@ static void a_wrong_length_is_refused(void **state)
 	pair_close(&pair);
 }
 
+/* Puts a block into the source that has the name of block 0 of chain 1, and is another one. */
+static void put_impostor(struct node *source, const struct okv_block_record *record)
+{
+	struct okv_block *block;
+
+	okv_store_clean(source->store);
+	assert_int_equal(okv_store_reserve(source->store, record, OKV_CLASS_NORMAL, &block), OKV_OK);
+	memset(block->bytes, 1, record->length);
+	struct okv_crc crc = okv_crc_of(block->bytes, record->length);
+	okv_store_commit(source->store, block, &crc);
+	okv_store_unpin(source->store, block);
+}
+
+static void another_identity_or_length_under_the_same_name_is_refused_unread(void **state)
+{
+	(void)state;
+	struct pair pair;
+	struct outcome outcome;
+	struct okv_block_record impostor[4];
+
+	pair_open(&pair, "", 3000);
+	for (int i = 0; i < 4; i++)
+		impostor[i] = chain_record(1, 0);
+	impostor[0].parent.bytes[0] ^= 1;
+	impostor[1].lineage.bytes[0] ^= 1;
+	impostor[2].token_count--;
+	impostor[3].length /= 2;
+	for (int i = 0; i < 4; i++) {
+		put_impostor(&pair.source, &impostor[i]);
+		fetch_chain(&pair.reader, 1, 1, &outcome);
+		assert_int_equal(outcome.brought, 0);
+		UNTIL(pair.loop, is_quiet(&pair.reader) && is_quiet(&pair.source));
+	}
+	assert_int_equal(okv_source_counts(pair.source.peers->source)->authorised, 4);
+	expect_metric(&pair.reader, "remote_verification_failures_total{reason=\"identity\"} 3");
+	expect_metric(&pair.reader, "remote_verification_failures_total{reason=\"length\"} 1");
+	expect_metric(&pair.reader, "remote_fetch_bytes_total 0");
+	put_chain(&pair.source, 2, 1);
+	fetch_chain(&pair.reader, 2, 1, &outcome); /* the peer is still asked for what else it has */
+	assert_int_equal(outcome.leading, 1);
+	pair_close(&pair);
+}
+
 static void a_reset_in_the_middle_keeps_what_was_whole(void **state)
 {
 	(void)state;
@@ -761,6 +804,7 @@ int main(void)
 		cmocka_unit_test(a_manager_leaves_itself_out_of_its_peers),
 		cmocka_unit_test(a_flipped_bit_is_refused_and_counted),
 		cmocka_unit_test(a_wrong_length_is_refused),
+		cmocka_unit_test(another_identity_or_length_under_the_same_name_is_refused_unread),
 		cmocka_unit_test(a_reset_in_the_middle_keeps_what_was_whole),
 		cmocka_unit_test(a_source_that_falls_silent_costs_the_deadline_and_no_more),
 		cmocka_unit_test(a_block_that_was_replaced_meanwhile_is_not_read),
