@@ -297,7 +297,7 @@ void okv__peers_act_source(struct okv_peers *peers)
 			okv_mover_grant_end(peers->mover, hold->grant_id);
 			continue;
 		}
-		for (uint16_t i = 0; i < hold->count; i++)
+		for (uint16_t i = hold->count; i-- > 0;) /* the last is the first to be evicted */
 			okv_store_unpin(peers->store, hold->block[i]);
 		if (hold->reply.connection)
 			send_released(hold->reply.connection, hold->reply.request_id, OKV_PEER_GRANTED, hold->count);

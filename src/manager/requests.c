@@ -7,9 +7,10 @@
 
 /* ---- what a lease holds ---- */
 
+/* The last block first, so that it is the first to be evicted: without the first one the others are of no use. */
 static void free_held(struct okv_manager *manager, struct okv__held *held)
 {
-	for (uint32_t i = 0; i < held->wanted; i++)
+	for (uint32_t i = held->wanted; i-- > 0;)
 		if (held->block[i])
 			okv_store_unpin(manager->store, held->block[i]);
 	free(held->block);
@@ -110,8 +111,9 @@ static void publish_done(void *context)
 			copy->block->bytes[copy->block->record.length / 2] ^= 1;
 		okv_metric_add(manager->metrics.save_bytes, (int64_t)copy->block->record.length);
 		okv_store_commit(manager->store, copy->block, &copy->crc);
-		okv_store_unpin(manager->store, copy->block);
 	}
+	for (uint32_t i = is_good ? publish->count : 0; i-- > 0;) /* the last first, as in free_held() */
+		okv_store_unpin(manager->store, publish->copy[i].block);
 	okv_metric_observe_ns(manager->metrics.save_seconds, okv_loop_now_ns(manager->loop) - publish->started_ns);
 	reply_status(session, &publish->request, publish->status, publish->leading);
 	session->jobs--;

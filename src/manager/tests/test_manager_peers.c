@@ -452,6 +452,28 @@ static void a_cleanup_at_the_source_during_the_read_leaves_what_is_read(void **s
 	pair_close(&pair);
 }
 
+static void of_blocks_that_a_peer_has_read_the_last_are_evicted_first(void **state)
+{
+	(void)state;
+	struct pair pair;
+	struct outcome outcome;
+
+	pair_open(&pair, "", 3000);
+	put_chain(&pair.source, 1, 10);
+	fetch_chain(&pair.reader, 1, 10, &outcome);
+	assert_int_equal(outcome.leading, 10);
+	UNTIL(pair.loop, is_quiet(&pair.source));
+	for (uint32_t seed = 2; seed < 5; seed++)
+		put_chain(&pair.source, seed, CHAIN_BLOCKS_MAX);
+	put_chain(&pair.source, 5, (64 << 20) / BLOCK_BYTES - 3 * CHAIN_BLOCKS_MAX - 6); /* leaves six of the ten */
+	for (uint32_t i = 0; i < 10; i++) {
+		struct okv_hash hash = chain_record(1, i).hash;
+
+		assert_int_equal(okv_store_peek(pair.source.store, &hash) != NULL, i < 6);
+	}
+	pair_close(&pair);
+}
+
 static void a_block_published_here_during_the_read_is_kept_and_the_rest_comes(void **state)
 {
 	(void)state;
@@ -809,6 +831,7 @@ int main(void)
 		cmocka_unit_test(a_source_that_falls_silent_costs_the_deadline_and_no_more),
 		cmocka_unit_test(a_block_that_was_replaced_meanwhile_is_not_read),
 		cmocka_unit_test(a_cleanup_at_the_source_during_the_read_leaves_what_is_read),
+		cmocka_unit_test(of_blocks_that_a_peer_has_read_the_last_are_evicted_first),
 		cmocka_unit_test(a_block_published_here_during_the_read_is_kept_and_the_rest_comes),
 		cmocka_unit_test(a_pool_that_is_full_of_pins_is_a_miss),
 		cmocka_unit_test(a_reader_that_shuts_down_in_the_middle_drains_both_sides),
