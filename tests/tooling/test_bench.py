@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import bench as command
 import pytest
 from orbitkv_bench import machine, memory, mover, noise, report, stats
 from orbitkv_bench.stats import Series, make_row
@@ -237,6 +238,26 @@ def test_the_command_lists_its_benches_explains_itself_and_refuses_unknown_names
     refused = bench("speed")
     assert refused.returncode == 2 and "no bench is called speed" in refused.stderr
     assert bench("--samples", "0").returncode == 2
+
+
+def test_a_run_names_its_commit_and_changes_to_what_it_measured(tmp_path, monkeypatch):
+    def git(*words):
+        return subprocess.run(["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *words], cwd=tmp_path,
+                              check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    source, rows = tmp_path / "mover.c", tmp_path / "docs" / "rows.json"
+    rows.parent.mkdir()
+    for file in (source, rows):
+        file.write_text("committed")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "all")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    rows.unlink()  # by whoever measures anew into the file that is quoted
+    assert command.run_of()["commit"] == commit
+    source.write_text("changed")
+    assert command.run_of()["commit"] == f"{commit} with changes"
 
 
 @pytest.mark.parametrize("arguments,wanted", [((1, 65536), 1), ((2, 1000, 70000), 2)])
