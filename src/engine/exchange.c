@@ -241,9 +241,6 @@ static bool queue_offer(struct okv_engine *engine, struct okv__lane *lane)
 	engine->offer_pages += offer->count;
 	okv_metric_add(engine->metrics.unpublished, offer->count);
 	okv_list_push_back(&engine->offers, &offer->link);
-	/* A cache that is slower than we are must not keep the arena from us: what waits is at most a quarter of it. */
-	if (engine->offer_pages > engine->pages.count / 4)
-		drop_offer(engine, offer);
 	return true;
 }
 
@@ -286,7 +283,7 @@ void okv__exchange_push(struct okv_engine *engine)
 		uint64_t handle = start_publish(engine, offer);
 
 		if (handle == 0 && engine->publish_count > 0)
-			return; /* no free slot: the next completion brings one */
+			break; /* no free slot: the next completion brings one */
 		if (handle == 0) {
 			drop_offer(engine, offer);
 			continue;
@@ -296,6 +293,9 @@ void okv__exchange_push(struct okv_engine *engine)
 		engine->publish_count++;
 		submit(engine, offer, handle);
 	}
+	/* A cache that is slower than we are must not keep the arena from us: what waits is at most a quarter of it. */
+	while (engine->offer_pages > engine->pages.count / 4)
+		drop_offer(engine, transfer_of(engine->offers.prev));
 }
 
 void okv__exchange_stop(struct okv_engine *engine)

@@ -326,41 +326,62 @@ static void pages_count_as_unpublished_before_the_next_token_comes(void **state)
 }
 
 /* A prompt of the second engine is cancelled after its first chunk, which is smaller than an offer. */
-static void cancel_after_a_chunk(struct two_engines *s, uint64_t row_ns)
+static void cancel_after_a_chunk(struct two_engines *s, uint32_t prompt_count, uint64_t row_ns)
 {
-	uint32_t prompt[380];
+	uint32_t prompt[380], published_blocks = s->source.published_blocks;
 
-	for (uint32_t i = 0; i < 380; i++)
+	for (uint32_t i = 0; i < prompt_count; i++)
 		prompt[i] = 1 + i * 11 % (FAKE_VOCABULARY - 1);
 	s->second.engine->scheduler.row_ns = row_ns;
-	s->request = request_of(prompt, 380, 1, &s->reply);
+	s->request = request_of(prompt, prompt_count, 1, &s->reply);
 	admit_request(&s->second, &s->request);
 	while (!okv__engine_turn(s->second.engine)) /* the cache is asked in vain */
 		assert_int_equal(s->reply.ends, 0);
-	assert_int_equal(s->source.published_blocks, 8); /* by the first engine */
+	assert_int_equal(s->source.published_blocks, published_blocks);
 	s->second.driver.cancel(s->second.driver.context, s->reply.id);
 	turn_until_over(&s->second, &s->reply);
 	assert_int_equal(s->reply.end, OKV_END_CANCELLED);
-	assert_drained(&s->second);
 }
 
 static void what_a_cancelled_prompt_computed_is_still_offered(void **state)
 {
 	struct two_engines *s = *state;
 
-	cancel_after_a_chunk(s, 160 * OKV_NS_PER_MS / 64);
+	cancel_after_a_chunk(s, 380, 160 * OKV_NS_PER_MS / 64);
+	assert_drained(&s->second);
 	assert_int_equal(s->reply.usage.computed_tokens, 64);
 	assert_int_equal(s->source.published_blocks, 8 + 4);
+}
+
+static void what_a_source_takes_at_once_may_be_more_than_a_quarter_of_the_arena(void **state)
+{
+	struct two_engines *s = *state;
+
+	cancel_after_a_chunk(s, 380, OKV_NS_PER_MS);
+	assert_drained(&s->second);
+	assert_int_equal(s->reply.usage.computed_tokens, 160); /* ten pages of the arena's twenty-four */
+	assert_int_equal(s->source.published_blocks, 8 + 10);
+	assert_int_equal(counter_of(&s->second, "orbitkv_engine_publish_failures_total", ""), 0);
 }
 
 static void what_waits_to_be_published_is_at_most_a_quarter_of_the_arena(void **state)
 {
 	struct two_engines *s = *state;
 
-	cancel_after_a_chunk(s, OKV_NS_PER_MS);
-	assert_int_equal(s->reply.usage.computed_tokens, 160); /* ten pages of the arena's twenty-four */
-	assert_int_equal(s->source.published_blocks, 8);
+	s->source.holds_publishes = true;
+	ask_second(s);
+	turn_until_over(&s->second, &s->reply);
+	(void)okv__engine_turn(s->second.engine);
+	assert_int_equal(s->source.published_blocks, 8 + 2);
+	s->source.refuses_publishes = true; /* as a source whose slots are all taken */
+	cancel_after_a_chunk(s, 300, OKV_NS_PER_MS);
+	(void)okv__engine_turn(s->second.engine);
 	assert_int_equal(counter_of(&s->second, "orbitkv_engine_publish_failures_total", ""), 1);
+	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_unpublished_pages", ""), 2);
+	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_kv_pages", "state=\"held\""), 2);
+	s->source.holds_publishes = s->source.refuses_publishes = false;
+	assert_drained(&s->second);
+	assert_int_equal(s->source.published_blocks, 8 + 2);
 }
 
 /* A check that can fail: one damaged byte of one restored block changes the answer. */
@@ -395,6 +416,7 @@ int main(void)
 		RIGGED(published_pages_stay_until_the_completion),
 		RIGGED(pages_count_as_unpublished_before_the_next_token_comes),
 		RIGGED(what_a_cancelled_prompt_computed_is_still_offered),
+		RIGGED(what_a_source_takes_at_once_may_be_more_than_a_quarter_of_the_arena),
 		RIGGED(what_waits_to_be_published_is_at_most_a_quarter_of_the_arena),
 		RIGGED(a_damaged_block_would_change_the_answer),
 	};
