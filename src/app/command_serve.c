@@ -289,8 +289,9 @@ static const struct okv__option options[] = {
 	{"max-running", OKV__OPTION_INTEGER, FIELD(max_running), "N", "32", "Requests that compute together.", 1, 255},
 	{"max-queue", OKV__OPTION_INTEGER, FIELD(max_queue), "N", "256",
 	 "Requests that wait; further ones are answered with 429.", 1, 100000},
-	{"restore-deadline-ms", OKV__OPTION_INTEGER, FIELD(restore_deadline_ms), "MS", "3000",
-	 "A restore that takes longer is given up and recomputed.", 1, 600000},
+	{"restore-deadline-ms", OKV__OPTION_INTEGER, FIELD(restore_deadline_ms), "MS", "4000",
+	 "A restore that takes longer is given up whole and recomputed; longer than the manager's --peer-deadline-ms.",
+	 1, 600000},
 	{"log-level", OKV__OPTION_CHOICE, FIELD(log_level), OKV_LOG_LEVELS, "info", "What is logged.", 0, 0},
 };
 

@@ -20,7 +20,7 @@ struct okv_engine_options okv_engine_options_default(void)
 		.queue_max = 256,
 		.step_ns = 40 * OKV_NS_PER_MS,
 		.step_alone_ns = 160 * OKV_NS_PER_MS,
-		.restore_limit_ns = 3000 * OKV_NS_PER_MS,
+		.restore_limit_ns = 4000 * OKV_NS_PER_MS,
 		.clock = okv_clock_boottime(),
 	};
 }

@@ -248,9 +248,10 @@ enum okv_status okv__peers_create(const struct okv_peers_options *options, struc
 		okv_refuse(reason, status, "peer", "no memory for peers");
 		goto destroy;
 	}
-	status = create_mover(peers, options, reason);
-	if (status == OKV_OK && options->listen_address && options->listen_address[0])
+	if (options->listen_address && options->listen_address[0])
 		status = okv__peers_listen(peers, options->listen_address, options->listen_port, reason);
+	if (status == OKV_OK)
+		status = create_mover(peers, options, reason);
 	if (status == OKV_OK)
 		status = create_remotes(peers, options, reason);
 	if (status != OKV_OK)

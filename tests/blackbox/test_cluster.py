@@ -111,8 +111,8 @@ def test_a_silent_peer_costs_one_deadline_and_keeps_its_pin(cluster):
     control = ask(engine_b, 1, "off")[0]
     text, usage, _, first_s = ask(engine_b, 1)
     assert text == control
-    assert usage["restored_tokens"] == 0
-    assert 2.5 < first_s < 12, "the request waits for the deadline of 3 s, then recomputes"
+    assert 0 < usage["restored_tokens"] < usage["computed_tokens"] * 2, "what came before the silence is used"
+    assert 2.5 < first_s < 12, "the request waits for the deadline of 3 s, then recomputes the rest"
     # B is a TCP reader that hung up: its mover's cancel is the completion on its side, reader gone on A's.
     assert_drained(a, b)
 

@@ -38,7 +38,8 @@ struct okv_engine_options {
 	uint32_t queue_max;	   /* requests that wait beside them */
 	uint64_t step_ns;	   /* aim for a step's length while somebody decodes */
 	uint64_t step_alone_ns;	   /* the same while nobody does */
-	uint64_t restore_limit_ns; /* a restore that takes longer is abandoned and its tokens are recomputed */
+	uint64_t restore_limit_ns; /* a restore that takes longer is abandoned whole; longer than the source's own
+				      limits */
 	struct okv_clock clock;
 	struct okv_metrics *metrics; /* borrowed; outlives the engine */
 };
