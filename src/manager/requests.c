@@ -57,7 +57,8 @@ struct publish {
 	struct okv_ring_request request;
 	uint64_t started_ns;
 	enum okv_status status;
-	uint32_t leading; /* of the answer */
+	uint32_t leading;     /* of the answer */
+	struct okv_hash last; /* of the leading ones */
 	uint32_t count;
 	struct copy copy[];
 };
@@ -88,6 +89,16 @@ static void publish_work(struct okv__job *job)
 		copy_block(publish->session, &publish->copy[i]);
 }
 
+/* The blocks are used now, and so are those of the same prefix that were published before. */
+static void end_publish(struct publish *publish)
+{
+	enum { MOST = 4096 }; /* a parent is what an engine or a peer says, so a chain may have no end */
+
+	okv_store_touch_chain(publish->session->manager->store, &publish->last, MOST);
+	reply_status(publish->session, &publish->request, publish->status, publish->leading);
+	free(publish);
+}
+
 /*
  * An engine may write to its pages again as soon as its socket is closed. So the copies count only if the socket is
  * still open after them: then every byte of them was read before.
@@ -111,13 +122,11 @@ static void publish_done(void *context)
 			copy->block->bytes[copy->block->record.length / 2] ^= 1;
 		okv_metric_add(manager->metrics.save_bytes, (int64_t)copy->block->record.length);
 		okv_store_commit(manager->store, copy->block, &copy->crc);
+		okv_store_unpin(manager->store, copy->block);
 	}
-	for (uint32_t i = is_good ? publish->count : 0; i-- > 0;) /* the last first, as in free_held() */
-		okv_store_unpin(manager->store, publish->copy[i].block);
 	okv_metric_observe_ns(manager->metrics.save_seconds, okv_loop_now_ns(manager->loop) - publish->started_ns);
-	reply_status(session, &publish->request, publish->status, publish->leading);
+	end_publish(publish);
 	session->jobs--;
-	free(publish);
 	okv__manager_touch_ahead(manager);
 	okv__manager_job_done(manager);
 	okv__session_settle(session);
@@ -146,15 +155,14 @@ static void reserve_new(struct publish *publish, const struct okv_ring_call *cal
 		struct okv_block *block;
 		enum okv_status status = okv_store_reserve(store, &record, OKV_CLASS_NORMAL, &block);
 
-		if (status == OKV_ERR_EXISTS) {
-			(void)okv_store_find(store, &record.hash); /* its latest use */
-		} else if (status == OKV_OK) {
+		if (status == OKV_OK) {
 			publish->copy[publish->count++] =
 				(struct copy){.block = block, .arena_offset = call->blocks[i].arena_offset};
-		} else {
+		} else if (status != OKV_ERR_EXISTS) {
 			publish->status = status;
 			return;
 		}
+		publish->last = record.hash;
 		publish->leading++;
 	}
 }
@@ -173,8 +181,7 @@ static void publish(struct okv__session *session, const struct okv_ring_call *ca
 	publish->started_ns = okv_loop_now_ns(manager->loop);
 	reserve_new(publish, call);
 	if (publish->count == 0) {
-		reply_status(session, &call->request, publish->status, publish->leading);
-		free(publish);
+		end_publish(publish);
 		return;
 	}
 	publish->job.work = publish_work;

@@ -320,6 +320,17 @@ struct okv_block *okv_store_find(struct okv_store *store, const struct okv_hash 
 	return public;
 }
 
+void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last, uint32_t most)
+{
+	for (; most > 0; most--) {
+		struct okv_block *block = okv_store_find(store, last);
+
+		if (!block)
+			return;
+		last = &block->record.parent;
+	}
+}
+
 void okv_store_pin(struct okv_store *store, struct okv_block *public)
 {
 	struct block *block = block_of(public);

@@ -181,6 +181,26 @@ static void of_blocks_that_were_used_together_the_last_are_evicted_first(void **
 	stage_close(&stage);
 }
 
+static void of_a_prefix_that_was_published_in_pieces_the_last_are_evicted_first(void **state)
+{
+	(void)state;
+	struct stage stage;
+	struct engine engine;
+
+	stage_open(&stage, MIB, NULL); /* 64 pages */
+	engine_attach(&stage, &engine, 0);
+	for (uint32_t count = 8; count <= 40; count += 8) /* eight new ones each time */
+		engine_chain(&engine, OKV_RING_PUBLISH, 1, count);
+	engine_chain(&engine, OKV_RING_PUBLISH, 2, 30);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 40).count, 34);
+	engine_chain(&engine, OKV_RING_PUBLISH, 1, 34); /* all there */
+	engine_chain(&engine, OKV_RING_PUBLISH, 3, 36);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 2, 30).count, 0);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 40).count, 28);
+	engine_drop(&engine);
+	stage_close(&stage);
+}
+
 static void the_pool_and_its_leases_are_shown_as_they_are(void **state)
 {
 	(void)state;
@@ -634,6 +654,7 @@ int main(void)
 		cmocka_unit_test(a_block_of_another_key_is_a_miss),
 		cmocka_unit_test(a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so),
 		cmocka_unit_test(of_blocks_that_were_used_together_the_last_are_evicted_first),
+		cmocka_unit_test(of_a_prefix_that_was_published_in_pieces_the_last_are_evicted_first),
 		cmocka_unit_test(the_pool_and_its_leases_are_shown_as_they_are),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
 		cmocka_unit_test(the_death_of_a_process_frees_what_it_was_reading),

@@ -113,7 +113,12 @@ bool okv_block_is_incoming(const struct okv_block *block);
 
 /* Finds a RESIDENT block and makes it most recently used; NULL if there is none. Takes no pin. */
 struct okv_block *okv_store_find(struct okv_store *store, const struct okv_hash *hash);
-/* The same without touching the order: for answers to others. */
+/*
+ * Does so with a block, then with its parent, and so on while they are RESIDENT, at most `most` in all: a block is of
+ * no use without those before it, so of a chain the last must be the first to be evicted.
+ */
+void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last, uint32_t most);
+/* Finds without touching the order: for answers to others. */
 struct okv_block *okv_store_peek(struct okv_store *store, const struct okv_hash *hash);
 
 /* Of a RESIDENT block. The end of the last pin counts as its latest use. */
