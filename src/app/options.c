@@ -311,6 +311,9 @@ static enum okv_status read_line(struct reader *reader, char *line, unsigned num
 				  reader->where, key);
 	*value++ = '\0';
 	key = trim(key);
+	if (strcmp(key, config_option.name) == 0)
+		return okv_refuse(reader->reason, OKV_ERR_INVALID, "config",
+				  "%sa file cannot name another one; give --config on the command line", reader->where);
 	option = find(reader->command, key, strlen(key));
 	return option ? apply_key(reader, option, trim(value), number) : refuse_name(reader, key, strlen(key));
 }
@@ -326,9 +329,9 @@ static enum okv_status read_config(struct reader *reader, const char *path)
 				  strerror(errno));
 	for (unsigned number = 1; status == OKV_OK && fgets(line, sizeof(line), file); number++) {
 		snprintf(reader->where, sizeof(reader->where), "%.60s, line %u: ", path, number);
-		if (strlen(line) == sizeof(line) - 1)
-			status = okv_refuse(reader->reason, OKV_ERR_INVALID, "config", "%sthe line is too long",
-					    reader->where);
+		if (!strchr(line, '\n') && !feof(file))
+			status = okv_refuse(reader->reason, OKV_ERR_INVALID, "config",
+					    "%sthe line is too long or holds a NUL; name a text file", reader->where);
 		else
 			status = read_line(reader, line, number);
 	}

@@ -222,7 +222,7 @@ static void a_bad_file_is_refused_with_its_line(void **state)
 		{"loud = yes\n", "line 1: --loud takes true or false, not 'yes'"},
 		{"count\n", "line 1: `count` is not `key = value`"},
 		{"name =\n", "line 1: --name takes TEXT, not ''"},
-		{"config = other\n", "line 1: there is no option --config"},
+		{"config = other\n", "line 1: a file cannot name another one; give --config on the command line"},
 		{"count = 3\nloud = true\n\ncount = 3\n", "line 4: count is given twice, on line 1 already"},
 		{"loud = true\nloud = false\n", "line 2: loud is given twice, on line 1 already"},
 	};
@@ -241,6 +241,30 @@ static void a_bad_file_is_refused_with_its_line(void **state)
 		okv__options_done(&command, &settings);
 		unlink(path);
 	}
+}
+
+/* fgets() and the text functions would read past a NUL, or read /dev/zero for ever. */
+static void a_nul_in_a_file_is_refused(void **state)
+{
+	static const char text[] = "count = 3\nname = x\0y\n";
+	char path[32] = "okv-options-XXXXXX", zero[] = "/dev/zero";
+	char *paths[] = {path, zero};
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_int_equal(write(fd, text, sizeof(text) - 1), sizeof(text) - 1);
+	close(fd);
+	for (size_t i = 0; i < 2; i++) {
+		struct settings settings;
+		struct okv_reason reason = {.field = ""};
+		enum okv__asked asked;
+
+		assert_int_equal(READ(&settings, &asked, &reason, word_config, paths[i]), OKV_ERR_INVALID);
+		assert_non_null(strstr(reason.text, i == 0 ? "line 2: " : "line 1: "));
+		assert_non_null(strstr(reason.text, "too long or holds a NUL"));
+		okv__options_done(&command, &settings);
+	}
+	unlink(path);
 }
 
 static void a_line_that_is_too_long_is_refused(void **state)
@@ -340,6 +364,7 @@ int main(void)
 		cmocka_unit_test(refused_words_are_answered_with_what_would_be_right),
 		cmocka_unit_test(flags_win_over_the_file_and_the_file_over_defaults),
 		cmocka_unit_test(a_bad_file_is_refused_with_its_line),
+		cmocka_unit_test(a_nul_in_a_file_is_refused),
 		cmocka_unit_test(a_line_that_is_too_long_is_refused),
 		cmocka_unit_test(help_wins_and_names_every_option_with_its_default),
 		cmocka_unit_test(the_first_word_chooses_the_command),
