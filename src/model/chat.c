@@ -118,12 +118,13 @@ static bool is_role(const char *role)
 	return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0;
 }
 
-static enum okv_status refuse_role(const char *role, struct okv_reason *reason)
+static enum okv_status refuse_role(size_t index, const char *role, struct okv_reason *reason)
 {
 	struct okv_bytes bytes = {(const uint8_t *)role, strlen(role)};
 
 	return okv_refuse(reason, OKV_ERR_UNSUPPORTED, "messages",
-			  "the role \"%.40s\" is not known; system, user and assistant are", okv__show(bytes).text);
+			  "messages[%zu].role is \"%.40s\"; it must be system, user or assistant", index,
+			  okv__show(bytes).text);
 }
 
 static enum okv_status render(const struct okv_chat_template *chat_template, const struct okv_tokenizer *tokenizer,
@@ -155,7 +156,7 @@ enum okv_status okv_chat_render(const struct okv_chat_template *chat_template, c
 		return okv_refuse(reason, OKV_ERR_INVALID, "messages", "there are no messages; send at least one");
 	for (size_t i = 0; i < count; i++)
 		if (!is_role(messages[i].role))
-			return refuse_role(messages[i].role, reason);
+			return refuse_role(i, messages[i].role, reason);
 
 	enum okv_status status = render(chat_template, tokenizer, messages, count, tokens, reason);
 	if (status)

@@ -542,7 +542,8 @@ static void prompts_that_cannot_be_served_are_refused_with_the_numbers(void **st
 		     "prompt[1] is 4000000");
 	EXPECT_ERROR(fixture, "POST", "/v1/completions", "{\"prompt\":\"\xff\"}", "400 Bad Request", "not valid JSON");
 	EXPECT_ERROR(fixture, "POST", "/v1/chat/completions",
-		     "{\"messages\":[{\"role\":\"wizard\",\"content\":\"x\"}]}", "400 Bad Request", "wizard");
+		     "{\"messages\":[{\"role\":\"wizard\",\"content\":\"x\"}]}", "400 Bad Request",
+		     "messages[0].role is \\\"wizard\\\"; it must be system, user or assistant");
 	EXPECT_ERROR(fixture, "POST", "/v1/chat/completions", "{" MESSAGES ",\"n\":2}", "400 Bad Request",
 		     "\"param\":\"n\"", "\"type\":\"invalid_request_error\"", "\"code\":\"unsupported_parameter\"");
 	assert_int_equal(metric(fixture, "orbitkv_serve_requests_total", "outcome=\"refused\""), 7);
