@@ -144,6 +144,8 @@ static enum okv_status tokenize(struct okv_serve *serve, const struct okv_json_a
 	bool add_special = false;
 	uint32_t bos;
 
+	if (okv_json_expect(root, OKV_JSON_OBJECT, &refusal->reason) != OKV_OK)
+		return okv__refuse_at(refusal, root);
 	if (okv_json_require(root, "content", &at, &refusal->reason) != OKV_OK)
 		return okv__refuse(refusal, 400, NULL, "content", "content is required");
 	if (okv_json_text(&at, &text, &size, &refusal->reason) != OKV_OK)
@@ -247,6 +249,9 @@ static enum okv_status check_route(const struct okv_serve *serve, const struct r
 	if (strcmp(route->method, "POST") == 0 && !is_json(exchange))
 		return okv__refuse(refusal, 415, NULL, NULL,
 				   "send JSON, with the header Content-Type: application/json");
+	if (okv_http_exchange_header(exchange, "Content-Encoding"))
+		return okv__refuse(refusal, 415, NULL, NULL,
+				   "send the body as it is, without the header Content-Encoding");
 	if (serve->is_draining && route->is_work)
 		return okv__refuse(refusal, 503, "shutting_down", NULL,
 				   "the server is shutting down; send the request to another server");

@@ -61,8 +61,12 @@ static enum okv_status refuse_unsupported(struct okv__refusal *refusal, const st
 enum okv_status okv__body_parse(const char *body, size_t size, size_t size_max, struct okv_json **ret_json,
 				struct okv__refusal *refusal)
 {
-	enum okv_status status = okv_json_parse(body, size, size_max, ret_json, &refusal->reason);
+	enum okv_status status;
 
+	if (size == 0)
+		return okv__refuse(refusal, 400, NULL, NULL,
+				   "the body is empty; send a JSON object, with its Content-Length");
+	status = okv_json_parse(body, size, size_max, ret_json, &refusal->reason);
 	if (status == OKV_OK)
 		return OKV_OK;
 	refusal->http_status = status == OKV_ERR_BUDGET ? 413 : status == OKV_ERR_NO_MEMORY ? 503 : 400;
@@ -452,8 +456,12 @@ static enum okv_status read_model(const struct okv_json_at *root, struct okv__as
 	struct okv_json_at at;
 	size_t size;
 
-	if (okv_json_find(root, "model", &at) && okv_json_text(&at, &ask->model, &size, &refusal->reason) != OKV_OK)
+	if (!okv_json_find(root, "model", &at))
+		return OKV_OK;
+	if (okv_json_text(&at, &ask->model, &size, &refusal->reason) != OKV_OK)
 		return okv__refuse_at(refusal, &at);
+	if (strlen(ask->model) != size)
+		return refuse_value(refusal, &at, NULL, "holds a NUL");
 	return OKV_OK;
 }
 

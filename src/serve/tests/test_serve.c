@@ -518,6 +518,11 @@ static void paths_methods_and_types_are_refused_as_http_has_it(void **state)
 				       "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
 	EXPECT(&client, "HTTP/1.1 415 ", "Content-Type: application/json\",");
 	client = http_client_connect(fixture->loop, okv_serve_port(fixture->serve));
+	http_client_send_text(&client, "POST /tokenize HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+				       "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b");
+	EXPECT(&client, "HTTP/1.1 415 ", "send the body as it is, without the header Content-Encoding");
+	EXPECT_ERROR(fixture, "POST", "/tokenize", "[]", "400 Bad Request", "must be an object, but is a list");
+	client = http_client_connect(fixture->loop, okv_serve_port(fixture->serve));
 	http_client_send_text(&client, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 4001\r\n\r\n");
 	await(&client, "HTTP/1.1 413 ");
 	http_client_done(&client);

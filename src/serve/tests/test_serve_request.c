@@ -131,10 +131,11 @@ static void each_bad_chat_request_is_refused_by_name(void **state)
 {
 	(void)state;
 	static const struct refused cases[] = {
-		{"", "", "not valid JSON", 0},
+		{"", "", "the body is empty; send a JSON object, with its Content-Length", 0},
 		{"{\"messages\":", "", "not valid JSON", 0},
 		{"[]", "", "must be an object, but is a list", 0},
 		{"{" MESSAGE ",\"model\":5}", "model", "must be text", 0},
+		{"{" MESSAGE ",\"model\":\"tiny\\u0000x\"}", "model", "NUL", 0},
 		{"{}", "messages", "messages is required", 0},
 		{"{\"messages\":\"hi\"}", "messages", "must be a list", 0},
 		{"{\"messages\":[]}", "messages", "from 1 to 4096", 0},
