@@ -224,6 +224,21 @@ static enum okv_weight_type weight_type(enum okv_tensor_type type)
 	return OKV_WEIGHT_F32;
 }
 
+static enum okv_status refuse_extents(struct loading *l, const struct okv_gguf_tensor *tensor, const char *name,
+				      uint32_t inputs, uint32_t outputs)
+{
+	char needed[16] = "the vocabulary";
+
+	if (tensor->dimensions > 2)
+		return okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
+				  "tensor %s has %u dimensions where the model needs 1 or 2", name, tensor->dimensions);
+	if (outputs)
+		snprintf(needed, sizeof needed, "%u", outputs);
+	return okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
+			  "tensor %s is %llu x %llu where the model needs %u x %s", name,
+			  (unsigned long long)tensor->extent[0], (unsigned long long)tensor->extent[1], inputs, needed);
+}
+
 /* The tensor `name` with extents [inputs][outputs]; outputs 0 takes any number from the file. NULL: see *ret_status. */
 static const struct okv_gguf_tensor *find(struct loading *l, const char *name, uint32_t inputs, uint32_t outputs,
 					  enum okv_status *ret_status)
@@ -237,10 +252,7 @@ static const struct okv_gguf_tensor *find(struct loading *l, const char *name, u
 	OKV_ASSERT(tensor->data); /* else a model was made of this file already */
 	if (tensor->dimensions > 2 || tensor->extent[0] != inputs || tensor->extent[1] > VOCABULARY_MAX ||
 	    (outputs && tensor->extent[1] != outputs)) {
-		*ret_status = okv_refuse(l->reason, OKV_ERR_INVALID, "tensor",
-					 "tensor %s is %llu x %llu where the model needs %u x %u", name,
-					 (unsigned long long)tensor->extent[0], (unsigned long long)tensor->extent[1],
-					 inputs, outputs);
+		*ret_status = refuse_extents(l, tensor, name, inputs, outputs);
 		return NULL;
 	}
 	l->found++;

@@ -422,8 +422,8 @@ static void graph_options_out_of_range_are_refused_by_name(void **state)
 /* A one-layer model by hand, with one thing changed. */
 struct hand_made {
 	const char *architecture, *skip_tensor, *extra_tensor, *scaling;
-	const char *number_key; /* replaces the number of this key, or adds it */
-	uint32_t number, ffn_extent;
+	const char *number_key;			      /* replaces the number of this key, or adds it */
+	uint32_t number, ffn_extent, embedding_width; /* 0: the true one */
 	bool norm_is_f16;
 	const char *skip_key;
 	const char *raw_key; /* added as it is, instead of a pair of that name */
@@ -465,6 +465,7 @@ static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
 	struct okv_reason reason = {0};
 	struct okv_gguf *gguf;
 	uint64_t ffn = h->ffn_extent ? h->ffn_extent : 64;
+	uint64_t embedding_width = h->embedding_width ? h->embedding_width : 32;
 
 	if (!is_left_out(h, "general.architecture"))
 		gguf_add_string(&b, "general.architecture", h->architecture ? h->architecture : "llama");
@@ -485,7 +486,7 @@ static struct okv_gguf *hand_made_gguf(const struct hand_made *h)
 		gguf_add_raw(&b, h->raw_key, h->raw_type, h->raw, h->raw_size);
 	if (h->scaling)
 		gguf_add_string(&b, "llama.rope.scaling.type", h->scaling);
-	add_matrix(&b, h, "token_embd.weight", 32, 40, false);
+	add_matrix(&b, h, "token_embd.weight", embedding_width, 40, false);
 	add_matrix(&b, h, "output_norm.weight", 32, 1, true);
 	add_matrix(&b, h, "blk.0.attn_norm.weight", 32, 1, true);
 	add_matrix(&b, h, "blk.0.attn_q.weight", 32, 32, false);
@@ -536,6 +537,7 @@ static void the_loader_names_what_it_refuses(void **state)
 		{{.scaling = "yarn"}, OKV_ERR_UNSUPPORTED, "yarn"},
 		{{.scaling = "none"}, OKV_OK, ""},
 		{{.ffn_extent = 96}, OKV_ERR_INVALID, "ffn_gate"},
+		{{.embedding_width = 64}, OKV_ERR_INVALID, "is 64 x 40 where the model needs 32 x the vocabulary"},
 		{{.norm_is_f16 = true}, OKV_ERR_UNSUPPORTED, "F32"},
 		{{.number_key = "llama.block_count", .number = 0}, OKV_ERR_INVALID, "llama.block_count"},
 		{{.number_key = "llama.block_count", .number = 5000}, OKV_ERR_INVALID, "llama.block_count"},
