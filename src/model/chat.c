@@ -74,8 +74,8 @@ enum okv_status okv_chat_template_read(const struct okv_gguf *gguf, const struct
 
 		okv_hex(hash.bytes, sizeof(hash.bytes), digest);
 		return okv_refuse(reason, OKV_ERR_UNSUPPORTED, "model",
-				  "the chat template is not ChatML (SHA-256 %.16s, \"%.60s\"); use /v1/completions",
-				  digest, okv__show(text).text);
+				  "the chat template is not ChatML (SHA-256 %.16s, \"%.60s\")", digest,
+				  okv__show(text).text);
 	}
 	if (!okv_tokenizer_special(tokenizer, "<|im_start|>", &found.start_id) ||
 	    !okv_tokenizer_special(tokenizer, "<|im_end|>", &found.end_id))

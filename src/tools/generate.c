@@ -83,12 +83,13 @@ static enum okv_status render_chat(struct run *run, const struct okv_gguf *gguf,
 {
 	struct okv_chat_message message = {.role = "user", .content = text->data, .content_size = text->size};
 	struct okv_chat_template chat;
-	enum okv_status status = okv_chat_template_read(gguf, run->tokenizer, &chat, reason);
+	struct okv_reason unknown = {.field = ""};
+	enum okv_status status = okv_chat_template_read(gguf, run->tokenizer, &chat, &unknown);
 
 	if (status == OKV_ERR_ABSENT)
 		return okv_refuse(reason, status, "chat", "the model has no chat template; leave --chat away");
 	if (status != OKV_OK)
-		return status;
+		return okv_refuse(reason, status, "chat", "%s; leave --chat away", unknown.text);
 	return okv_chat_render(&chat, run->tokenizer, &message, 1, &run->prompt, reason);
 }
 

@@ -74,6 +74,16 @@ def test_a_chat_prompt_is_framed_by_the_template(orbitkv, tiny):
     assert any(framed[i:i + len(plain)] == plain for i in range(len(framed)))
 
 
+def test_another_chat_template_is_refused_with_what_to_do_here(orbitkv, tiny, tmp_path):
+    other = tmp_path / "other.gguf"
+    with open(tiny, "rb") as file:
+        other.write_bytes(file.read().replace(b"{% for message in messages %}", b"{% for passage in messages %}"))
+    done = generate(orbitkv, "--model", str(other), "--chat", "--prompt", "Hello")
+    assert done.returncode == 1
+    assert b"the chat template is not ChatML" in done.stderr
+    assert done.stderr.endswith(b"; leave --chat away\n")
+
+
 @pytest.mark.parametrize(("options", "data", "status", "words"), [
     (("--prompt", "x"), b"", 2, "--model FILE is needed"),
     (("--model", "MODEL", "--max-token", "3"), b"", 2, "did you mean --max-tokens?"),
