@@ -272,11 +272,11 @@ static enum okv_status check_request(const struct okv_engine *engine, const stru
 	if (request->tokens_max == 0)
 		return okv_refuse(reason, OKV_ERR_INVALID, "max_tokens", "max_tokens must be at least 1");
 	if (request->prompt_count >= engine->context)
-		return okv_refuse(reason, OKV_ERR_INVALID, "prompt",
-				  "the prompt has %u tokens; prompt and completion together may have %u (%s)",
-				  request->prompt_count, engine->context,
-				  engine->context < engine->shape.context ? "the size of the KV arena"
-									  : "the model's context");
+		return okv_refuse(
+			reason, OKV_ERR_INVALID, "prompt",
+			"the prompt has %u tokens; prompt and completion together may have %u (%s); shorten it",
+			request->prompt_count, engine->context,
+			engine->context < engine->shape.context ? "the size of the KV arena" : "the model's context");
 	for (uint32_t i = 0; i < request->prompt_count; i++)
 		if (request->prompt[i] >= engine->shape.vocabulary)
 			return okv_refuse(reason, OKV_ERR_INVALID, "prompt", "token %u is not in the vocabulary of %u",

@@ -92,7 +92,7 @@ def test_another_chat_template_is_refused_with_what_to_do_here(orbitkv, tiny, tm
     (("--model", __file__, "--prompt", "x"), b"", 1, "GGUF"),
     (("--model", "MODEL"), b"", 1, "the prompt is empty; give --prompt TEXT, or text on standard input"),
     (("--model", "MODEL"), b"caf\xe9", 1, "not valid UTF-8"),
-    (("--model", "MODEL"), b"a b c d " * 300, 1, "prompt and completion together may have 512 (the model's context)"),
+    (("--model", "MODEL"), b"a b c d " * 300, 1, "prompt and completion together may have 512 (the model's context); shorten it"),
     (("--model", "MODEL", "--prompt", "x", "--page-tokens", "12"), b"", 1, "multiple of 8"),
     (("--model", "MODEL", "--prompt", "x", "--top-p", "0"), b"", 1, "top_p must be above 0"),
 ])

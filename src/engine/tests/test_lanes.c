@@ -301,7 +301,8 @@ static void bad_requests_are_refused_by_name(void **state)
 	assert_refused(&s->rig, &bad, "max_tokens", "at least 1");
 	bad = good;
 	bad.prompt_count = FAKE_CONTEXT;
-	assert_refused(&s->rig, &bad, "prompt", "512 tokens; prompt and completion together may have 512 (the model's");
+	assert_refused(&s->rig, &bad, "prompt",
+		       "512 tokens; prompt and completion together may have 512 (the model's context); shorten it");
 	bad = good;
 	bad.sampling.temperature = -1;
 	assert_refused(&s->rig, &bad, "temperature", "between");
