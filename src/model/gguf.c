@@ -124,6 +124,7 @@ static enum okv_status refuse_with_path(struct okv_reason *reason, enum okv_stat
 enum okv_status okv_gguf_open(const char *path, struct okv_gguf **ret_gguf, struct okv_reason *reason)
 {
 	struct okv_reason inner = {.field = "model"};
+	struct okv_gguf *gguf = NULL;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0) {
@@ -132,9 +133,27 @@ enum okv_status okv_gguf_open(const char *path, struct okv_gguf **ret_gguf, stru
 		okv_refuse(&inner, status, "model", "cannot be opened: %s; check --model", strerror(errno));
 		return refuse_with_path(reason, status, path, &inner);
 	}
-	enum okv_status status = open_and_parse(fd, ret_gguf, &inner);
+	enum okv_status status = open_and_parse(fd, &gguf, &inner);
 	close(fd);
-	return status ? refuse_with_path(reason, status, path, &inner) : OKV_OK;
+	if (status)
+		return refuse_with_path(reason, status, path, &inner);
+	gguf->path = strdup(path);
+	if (!gguf->path) {
+		okv_gguf_close(gguf);
+		return okv_refuse(reason, OKV_ERR_NO_MEMORY, "model", "no memory for the model's path");
+	}
+	*ret_gguf = gguf;
+	return OKV_OK;
+}
+
+enum okv_status okv__gguf_blame(const struct okv_gguf *gguf, enum okv_status status, struct okv_reason *reason)
+{
+	struct okv_reason inner;
+
+	if (!gguf->path || !reason || status == OKV_ERR_NO_MEMORY)
+		return status;
+	okv_refuse(&inner, status, reason->field, "%s; convert the model again, or take another", reason->text);
+	return refuse_with_path(reason, status, gguf->path, &inner);
 }
 
 enum okv_status okv_gguf_parse(const void *bytes, size_t size, struct okv_gguf **ret_gguf, struct okv_reason *reason)
@@ -164,6 +183,7 @@ void okv_gguf_close(struct okv_gguf *gguf)
 	free(gguf->pair);
 	free(gguf->tensor);
 	free(gguf->bytes);
+	free(gguf->path);
 	free(gguf);
 }
 

@@ -15,6 +15,7 @@ struct okv__gguf_pair {
 };
 
 struct okv_gguf {
+	char *path;	/* owned; NULL if the file came from memory */
 	uint8_t *bytes; /* owned copy of the file, 64-byte aligned */
 	size_t size;
 	struct okv__gguf_pair *pair; /* owned, in key order */
@@ -28,6 +29,9 @@ struct okv__shown {
 	char text[64];
 };
 struct okv__shown okv__show(struct okv_bytes bytes);
+
+/* Makes a refusal of what the file means, by a reader of its keys and tensors, name the file and say what to do. */
+enum okv_status okv__gguf_blame(const struct okv_gguf *gguf, enum okv_status status, struct okv_reason *reason);
 
 /* Bytewise order, as memcmp() over the shorter one and then by size. */
 int okv__bytes_compare(struct okv_bytes a, struct okv_bytes b);

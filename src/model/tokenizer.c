@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gguf_object.h"
 #include "tokenizer_object.h"
 
 /* Positions within a word are 32 bits, and a word of this size takes about 30 bytes of scratch a byte. */
@@ -37,7 +38,7 @@ enum okv_status okv_tokenizer_create(const struct okv_gguf *gguf, struct okv_tok
 	enum okv_status status = okv__tokenizer_read(gguf, tokenizer, reason);
 	if (status) {
 		okv_tokenizer_destroy(tokenizer);
-		return status;
+		return okv__gguf_blame(gguf, status, reason);
 	}
 	*ret_tokenizer = tokenizer;
 	return OKV_OK;

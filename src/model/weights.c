@@ -524,7 +524,7 @@ enum okv_status okv_model_create(struct okv_gguf *gguf, struct okv_model **ret_m
 	status = load(&l);
 	if (status != OKV_OK) {
 		okv_model_destroy(l.model);
-		return status;
+		return okv__gguf_blame(gguf, status, reason);
 	}
 	*ret_model = l.model;
 	return OKV_OK;

@@ -74,6 +74,21 @@ def test_a_chat_prompt_is_framed_by_the_template(orbitkv, tiny):
     assert any(framed[i:i + len(plain)] == plain for i in range(len(framed)))
 
 
+@pytest.mark.parametrize(("true", "false", "words"), [
+    (b"llama.block_count", b"llama.block_tnuoc", "the model file has no llama.block_count"),
+    (b"blk.0.ffn_up.weight", b"blk.0.ffn_pu.weight", "the model file has no tensor blk.0.ffn_up.weight"),
+    (b"tokenizer.ggml.merges", b"tokenizer.ggml.segrem", "has no metadata key tokenizer.ggml.merges"),
+])
+def test_what_a_model_lacks_is_refused_with_the_file_and_what_to_do(orbitkv, tiny, tmp_path, true, false, words):
+    lying = tmp_path / "lying.gguf"
+    with open(tiny, "rb") as file:
+        lying.write_bytes(file.read().replace(true, false))
+    done = generate(orbitkv, "--model", str(lying), "--prompt", "Hello")
+    assert done.returncode == 1
+    assert "/lying.gguf: " in done.stderr.decode()
+    assert done.stderr.decode().endswith(f"{words}; convert the model again, or take another\n")
+
+
 def test_another_chat_template_is_refused_with_what_to_do_here(orbitkv, tiny, tmp_path):
     other = tmp_path / "other.gguf"
     with open(tiny, "rb") as file:
