@@ -3,6 +3,7 @@
  * several sequences, random chunks, page sizes, page orders, thread counts, kernels and both KV dtypes. Then what the
  * loader refuses.
  */
+#include <immintrin.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -417,6 +418,37 @@ static void graph_options_out_of_range_are_refused_by_name(void **state)
 	okv_gguf_close(gguf);
 }
 
+static void forgetful_exponential(const float *x, uint32_t count, float *ret_x)
+{
+	okv_kernels_named("reference")->exponential(x, count, ret_x);
+	ret_x[0] = -ret_x[0];
+}
+
+static void a_graph_that_would_compute_other_bits_does_not_start(void **state)
+{
+	(void)state;
+	struct tiny_model_options tiny = tiny_model_default(OKV_TENSOR_F32);
+	struct okv_gguf *gguf = tiny_gguf(&tiny);
+	struct okv_kernels changed = *okv_kernels_named("reference");
+	struct okv_graph_options options = {.threads = 1, .rows_max = 8, .page_tokens = 16, .kernels = &changed};
+	unsigned mode = _mm_getcsr();
+	struct okv_model *model;
+	struct okv_graph *graph = NULL;
+	struct okv_reason reason;
+
+	assert_int_equal(okv_model_create(gguf, &model, NULL), OKV_OK);
+	_mm_setcsr(mode | 0x8000); /* flush to zero */
+	assert_int_equal(okv_graph_create(model, &options, &graph, &reason), OKV_ERR_UNSUPPORTED);
+	_mm_setcsr(mode);
+	assert_string_equal(reason.field, "numerics_id");
+	changed.exponential = forgetful_exponential;
+	assert_int_equal(okv_graph_create(model, &options, &graph, &reason), OKV_ERR_MISMATCH);
+	assert_non_null(strstr(reason.text, "exponential"));
+	assert_null(graph);
+	okv_model_destroy(model);
+	okv_gguf_close(gguf);
+}
+
 /* ---- what the loader refuses ---- */
 
 /* A one-layer model by hand, with one thing changed. */
@@ -630,6 +662,7 @@ int main(void)
 		cmocka_unit_test(weights_digest_depends_on_weights_only),
 		cmocka_unit_test(loading_takes_the_tensors_and_leaves_the_metadata),
 		cmocka_unit_test(graph_options_out_of_range_are_refused_by_name),
+		cmocka_unit_test(a_graph_that_would_compute_other_bits_does_not_start),
 		cmocka_unit_test(the_loader_names_what_it_refuses),
 		cmocka_unit_test(absent_metadata_is_refused_by_name),
 		cmocka_unit_test(metadata_that_cannot_be_read_is_refused_by_name),
