@@ -9,7 +9,7 @@
 
 #include "serve_request.h"
 
-enum { BODY_BYTES_MAX = 4000 };
+enum { BODY_BYTES_MAX = 10000 };
 
 static struct okv__ask read_ask(bool is_chat, const char *body)
 {
@@ -155,6 +155,12 @@ static void each_bad_chat_request_is_refused_by_name(void **state)
 		 0},
 		{"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[]}]}",
 		 "messages[0].tool_calls", "not supported", 0},
+		{"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"function_call\":{}}]}",
+		 "messages[0].function_call", "not supported", 0},
+		{"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"audio\":{}}]}", "messages[0].audio",
+		 "not supported", 0},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_call_id\":\"y\"}]}",
+		 "messages[0].tool_call_id", "not supported", 0},
 		{"{" MESSAGE ",\"n\":2}", "n", "not supported", 0},
 		{"{" MESSAGE ",\"logprobs\":true}", "logprobs", "not supported", 0},
 		{"{" MESSAGE ",\"top_logprobs\":3}", "top_logprobs", "not supported", 0},
@@ -164,6 +170,10 @@ static void each_bad_chat_request_is_refused_by_name(void **state)
 		{"{" MESSAGE ",\"tools\":[{}]}", "tools", "not supported", 0},
 		{"{" MESSAGE ",\"tool_choice\":\"auto\"}", "tool_choice", "not supported", 0},
 		{"{" MESSAGE ",\"functions\":[{}]}", "functions", "not supported", 0},
+		{"{" MESSAGE ",\"function_call\":\"auto\"}", "function_call", "not supported", 0},
+		{"{" MESSAGE ",\"repetition_penalty\":1.1}", "repetition_penalty", "not supported", 0},
+		{"{" MESSAGE ",\"prediction\":{}}", "prediction", "not supported", 0},
+		{"{" MESSAGE ",\"web_search_options\":{}}", "web_search_options", "not supported", 0},
 		{"{" MESSAGE ",\"response_format\":{\"type\":\"json_object\"}}", "response_format", "not supported", 0},
 		{"{" MESSAGE ",\"modalities\":[\"text\",\"audio\"]}", "modalities", "not supported", 0},
 		{"{" MESSAGE ",\"audio\":{}}", "audio", "not supported", 0},
@@ -222,8 +232,24 @@ static void huge_and_deep_bodies_are_refused(void **state)
 
 	memset(huge, ' ', sizeof(huge) - 1);
 	memset(deep, '[', sizeof(deep) - 1);
-	expect_refusal(true, &(struct refused){huge, "", "more than the 4000 allowed", 413});
+	expect_refusal(true, &(struct refused){huge, "", "more than the 10000 allowed", 413});
 	expect_refusal(true, &(struct refused){deep, "", "more than 64 levels", 400});
+}
+
+static void long_lists_and_stop_strings_are_refused(void **state)
+{
+	(void)state;
+	struct okv_buf body = {0};
+
+	okv_buf_text(&body, "{\"messages\":[7");
+	for (int i = 0; i < 4096; i++)
+		okv_buf_text(&body, ",7");
+	okv_buf_text(&body, "]}");
+	expect_refusal(true, &(struct refused){body.data, "messages", "from 1 to 4096 messages", 0});
+	okv_buf_clear(&body);
+	okv_buf_print(&body, "{" MESSAGE ",\"stop\":[\"a\",\"%01025d\"]}", 0);
+	expect_refusal(true, &(struct refused){body.data, "stop[1]", "from 1 to 1024 bytes", 0});
+	okv_buf_done(&body);
 }
 
 static void a_refusals_type_follows_its_status(void **state)
@@ -249,6 +275,7 @@ int main(void)
 		cmocka_unit_test(each_bad_chat_request_is_refused_by_name),
 		cmocka_unit_test(each_bad_completion_request_is_refused_by_name),
 		cmocka_unit_test(huge_and_deep_bodies_are_refused),
+		cmocka_unit_test(long_lists_and_stop_strings_are_refused),
 		cmocka_unit_test(a_refusals_type_follows_its_status),
 	};
 	return cmocka_run_group_tests_name("serve_request", tests, NULL, NULL);
