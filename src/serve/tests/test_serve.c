@@ -738,6 +738,21 @@ static void a_drain_lets_running_requests_finish(void **state)
 	await_drain(fixture);
 }
 
+static void a_drain_refuses_new_completions(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client late = http_client_connect(fixture->loop, okv_serve_port(fixture->serve));
+
+	http_client_send_text(&late, "POST /v1/completions HTTP/1.1\r\n"); /* not idle, so it is kept */
+	for (int turn = 0; turn < 100; turn++)
+		okv_loop_turn(fixture->loop);
+	okv_serve_shutdown(fixture->serve, 5 * OKV_NS_PER_S, on_drained, fixture);
+	http_client_send_text(&late, "Host: h\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"x\"}");
+	EXPECT(&late, "HTTP/1.1 503 ", "Retry-After: 1\r\n", "send the request to another server", "shutting_down");
+	await_drain(fixture);
+	assert_int_equal(fixture->admitted_count, 0);
+}
+
 static void a_drain_cancels_at_its_deadline_and_tells_the_client(void **state)
 {
 	struct fixture *fixture = *state;
@@ -850,6 +865,7 @@ int main(void)
 						close_all),
 		cmocka_unit_test_setup_teardown(a_model_without_chat_says_so, open_listening, close_all),
 		READY(a_drain_lets_running_requests_finish),
+		READY(a_drain_refuses_new_completions),
 		READY(a_drain_cancels_at_its_deadline_and_tells_the_client),
 		READY(a_drain_waits_for_the_engine_however_long),
 		READY(a_second_call_ends_a_drain_sooner),
