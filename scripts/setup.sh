@@ -8,7 +8,7 @@ python=$root/.venv/bin/python
 packages_of() {
 	case $1 in
 	build) echo meson ninja-build pkg-config gcc libc6-dev libcmocka-dev libevent-dev libssl-dev libxxhash-dev \
-		libjansson-dev libpcre2-dev libutf8proc-dev python3 python3-venv ca-certificates ;;
+		libjansson-dev libutf8proc-dev python3 python3-venv ca-certificates ;;
 	bench) echo redis-server ;;
 	lint) echo clang-format clang-tidy git ;;
 	clang) echo clang libclang-rt-14-dev llvm ;;
