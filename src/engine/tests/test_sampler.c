@@ -125,7 +125,7 @@ static void exactly_the_candidates_of_the_definition_are_drawn(void **state)
 		struct okv_sampling sampling = {.temperature = 0.5f + (float)okv_rng_below(&rng, 20) / 10,
 						.top_k = (uint32_t)okv_rng_below(&rng, 3) * 7,
 						.top_p = okv_rng_below(&rng, 2) ? 1 : 0.7f,
-						.min_p = okv_rng_below(&rng, 2) ? 0 : 0.1f,
+						.min_p = okv_rng_below(&rng, 2) ? 0 : 0.8f,
 						.seed = round};
 		float logits[VOCABULARY];
 		bool is_candidate[VOCABULARY], is_drawn[VOCABULARY] = {false};
