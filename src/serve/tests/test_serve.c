@@ -255,12 +255,13 @@ static void a_chat_is_answered_whole_with_its_usage(void **state)
 	struct http_client client =
 		ask(fixture, "POST", "/v1/chat/completions",
 		    "{\"model\":\"tiny\"," MESSAGES ",\"temperature\":0,\"seed\":3,\"max_tokens\":20,"
-		    "\"orbitkv\":{\"cache\":\"off\"}}");
+		    "\"ignore_eos\":true,\"orbitkv\":{\"cache\":\"off\"}}");
 	const struct okv_request *request = &fixture->admitted[0].request;
 
 	await_admission(fixture, 1);
 	assert_true(request->sampling.temperature == 0 && request->sampling.seed == 3);
 	assert_int_equal(request->tokens_max, 20);
+	assert_true(request->ignore_end);
 	assert_int_equal(request->cache, OKV_CACHE_OFF);
 	assert_int_equal(request->prompt[0], fixture->chat_template.start_id);
 	assert_int_equal(metric(fixture, "orbitkv_serve_requests_running", ""), 1);
@@ -383,6 +384,17 @@ static void a_held_back_beginning_of_a_stop_string_comes_out_at_the_end(void **s
 	end(fixture, 0, OKV_END_LENGTH);
 	EXPECT(&client, "\"text\":\"an EN\"", "\"finish_reason\":\"length\"");
 	assert_false(fixture->admitted[0].is_cancelled);
+}
+
+static void a_stop_string_that_the_last_token_completes_ends_the_answer(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client client = ask(fixture, "POST", "/v1/completions", "{\"prompt\":\"x\",\"stop\":\"END\"}");
+
+	await_admission(fixture, 1);
+	say(fixture, 0, "an END");
+	end(fixture, 0, OKV_END_LENGTH);
+	EXPECT(&client, "\"text\":\"an \"", "\"finish_reason\":\"stop\"");
 }
 
 static void the_answer_is_limited_to_what_fits(void **state)
@@ -845,6 +857,7 @@ int main(void)
 		READY(characters_of_several_tokens_are_never_broken),
 		READY(text_ends_before_a_stop_string_and_the_engine_is_told),
 		READY(a_held_back_beginning_of_a_stop_string_comes_out_at_the_end),
+		READY(a_stop_string_that_the_last_token_completes_ends_the_answer),
 		READY(the_answer_is_limited_to_what_fits),
 		READY(a_client_that_hangs_up_cancels_its_request),
 		cmocka_unit_test_setup_teardown(a_slow_reader_is_given_up_and_others_go_on, open_listening, close_all),
