@@ -3,6 +3,8 @@
 orbitkv        path of the program under test (ORBITKV_BIN, else build-release/orbitkv)
 build          "release" or "asan": which build it is
 model_path     path of the real model; the test is skipped where it could not be fetched
+tiny           path of a model of random weights with a vocabulary of single bytes and a few merges
+tiny_with_bos  the same, but texts begin with token 1
 free_port      a function that returns a loopback TCP port nobody listens on
 start          starts one program (orbitkv_tools.process.Program) that is stopped at the end and must stop well
 
@@ -13,6 +15,7 @@ import ctypes
 import os
 import pathlib
 import signal
+import subprocess
 
 import pytest
 from orbitkv_tools import process
@@ -51,6 +54,23 @@ def model_path():
     if not path.exists():
         pytest.skip("the model is not here and could not be fetched (offline?): ./run setup model")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny(orbitkv, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    subprocess.run([orbitkv.parent / "make-tiny-gguf", path, "q4_1"], check=True)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tiny_with_bos(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny-with-bos.gguf"
+    key = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")  # a bool
+    truth = pathlib.Path(tiny).read_bytes().replace(key + b"\0", key + b"\1")
+    assert key + b"\1" in truth
+    path.write_bytes(truth)
+    return str(path)
 
 
 @pytest.fixture(scope="session")

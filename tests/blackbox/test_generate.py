@@ -1,19 +1,10 @@
 """`orbitkv generate` as its user meets it: what it prints, what it refuses and with which words, how it stops."""
 import json
-import os
 import signal
 import subprocess
 import time
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def tiny(orbitkv, tmp_path_factory):
-    """A model of random weights with a vocabulary of single bytes and a few merges."""
-    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    subprocess.run([os.path.join(os.path.dirname(orbitkv), "make-tiny-gguf"), str(path), "q4_1"], check=True)
-    return str(path)
 
 
 def generate(orbitkv, *options, text=None, data=None):
@@ -87,6 +78,13 @@ def test_what_a_model_lacks_is_refused_with_the_file_and_what_to_do(orbitkv, tin
     assert done.returncode == 1
     assert "/lying.gguf: " in done.stderr.decode()
     assert done.stderr.decode().endswith(f"{words}; convert the model again, or take another\n")
+
+
+def test_a_model_that_asks_for_its_first_token_gets_it_before_text_alone(orbitkv, tiny, tiny_with_bos):
+    plain = answer(orbitkv, tiny, "--prompt", "Hello")["prompt_ids"]
+    assert answer(orbitkv, tiny_with_bos, "--prompt", "Hello")["prompt_ids"] == [1, *plain]
+    framed = answer(orbitkv, tiny, "--prompt", "Hello", "--chat")["prompt_ids"]
+    assert answer(orbitkv, tiny_with_bos, "--prompt", "Hello", "--chat")["prompt_ids"] == framed
 
 
 def test_another_chat_template_is_refused_with_what_to_do_here(orbitkv, tiny, tmp_path):

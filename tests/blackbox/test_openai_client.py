@@ -325,6 +325,22 @@ def test_a_port_in_use_is_refused_before_the_model_is_read(orbitkv, model_path):
     assert f"port {port} of 127.0.0.1 is in use by another program; stop it" in done.stderr
 
 
+def test_a_model_that_asks_for_its_first_token_gets_it_before_text_alone(orbitkv, tiny_with_bos, start):
+    server = start([orbitkv, "serve", "--model", tiny_with_bos, "--port", "0"], r"listening on (http://\S+)")
+
+    def post(path, body):
+        request = urllib.request.Request(server.ready_match.group(1) + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.load(reply)
+
+    plain = post("/tokenize", {"content": "Hello"})["tokens"]
+    assert post("/tokenize", {"content": "Hello", "add_special": True})["tokens"] == [1, *plain]
+    for prompt, count in (("Hello", 1 + len(plain)), (plain, len(plain))):
+        answer = post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+        assert answer["usage"]["prompt_tokens"] == count
+
+
 def test_an_ipv6_address_is_printed_as_a_url_has_it(orbitkv, model_path, start):
     try:
         with socket.socket(socket.AF_INET6) as probe:
