@@ -29,6 +29,7 @@ enum {
 	TENSOR_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8, /* length, name of one byte, count, one extent, type, offset */
 };
 
+#define AGAIN	  "; fetch or convert the model again, or take another"
 #define TRUNCATED "the file ends inside %s%s; it is truncated or its lengths lie, fetch it again"
 
 /* Bytes of one value; 0 for strings and arrays, whose size is in the file. */
@@ -72,7 +73,8 @@ enum okv_status okv__gguf_check_magic(const uint8_t *bytes, size_t size, struct 
 	uint32_t version = okv_read_u32(&reader);
 
 	if (size >= 4 && memcmp(magic, "GGUF", 4) != 0)
-		return okv_refuse(reason, OKV_ERR_INVALID, "model", "not a GGUF file: it does not begin with \"GGUF\"");
+		return okv_refuse(reason, OKV_ERR_INVALID, "model",
+				  "not a GGUF file: it does not begin with \"GGUF\"; name a .gguf file");
 	if (!reader.ok)
 		return okv_refuse(reason, OKV_ERR_INVALID, "model", TRUNCATED, "the file head", "");
 	if (version != 0 && (version & 0xffff) == 0)
@@ -99,12 +101,13 @@ static enum okv_status parse_head(struct parser *parser)
 
 	size_t left = okv_reader_left(&parser->reader);
 	if (parser->pair_count > PAIRS_MAX || parser->pair_count > left / PAIR_BYTES_LEAST)
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "%llu metadata pairs do not fit into the %zu bytes that follow (at most %d are read)",
-				  (unsigned long long)parser->pair_count, left, PAIRS_MAX);
+		return okv_refuse(
+			parser->reason, OKV_ERR_INVALID, "model",
+			"%llu metadata pairs do not fit into the %zu bytes that follow (at most %d are read)" AGAIN,
+			(unsigned long long)parser->pair_count, left, PAIRS_MAX);
 	if (parser->tensor_count > TENSORS_MAX || parser->tensor_count > left / TENSOR_BYTES_LEAST)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "%llu tensors do not fit into the %zu bytes that follow (at most %d are read)",
+				  "%llu tensors do not fit into the %zu bytes that follow (at most %d are read)" AGAIN,
 				  (unsigned long long)parser->tensor_count, left, TENSORS_MAX);
 	return OKV_OK;
 }
@@ -119,7 +122,7 @@ static enum okv_status parse_string(struct parser *parser, uint64_t max, const c
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", TRUNCATED, what, of);
 	if (size > max)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "%s%s claims %llu bytes, more than the %llu that are read", what, of,
+				  "%s%s claims %llu bytes, more than the %llu that are read" AGAIN, what, of,
 				  (unsigned long long)size, (unsigned long long)max);
 	if (size > okv_reader_left(&parser->reader))
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", TRUNCATED, what, of);
@@ -149,7 +152,7 @@ static enum okv_status check_bools(struct parser *parser, const uint8_t *bytes, 
 	for (uint64_t i = 0; i < count; i++)
 		if (bytes[i] > 1)
 			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-					  "%s holds %u where a bool is 0 or 1", key, bytes[i]);
+					  "%s holds %u where a bool is 0 or 1" AGAIN, key, bytes[i]);
 	return OKV_OK;
 }
 
@@ -162,14 +165,14 @@ static enum okv_status parse_array(struct parser *parser, struct okv__gguf_pair 
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", TRUNCATED, "the array ", key);
 	if (element == OKV_GGUF_ARRAY)
 		return okv_refuse(parser->reason, OKV_ERR_UNSUPPORTED, "model",
-				  "%s is an array of arrays, which are not read", key);
+				  "%s is an array of arrays, which are not read" AGAIN, key);
 	if (element > OKV_GGUF_F64)
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "%s has elements of the unknown type %u",
-				  key, element);
+		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
+				  "%s has elements of the unknown type %u" AGAIN, key, element);
 	if (pair->count > ARRAY_MAX)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "%s claims %llu elements, at most %d are read", key, (unsigned long long)pair->count,
-				  ARRAY_MAX);
+				  "%s claims %llu elements, at most %d are read" AGAIN, key,
+				  (unsigned long long)pair->count, ARRAY_MAX);
 	pair->element = (enum okv_gguf_type)element;
 	if (element == OKV_GGUF_STRING)
 		return parse_array_strings(parser, pair, key);
@@ -187,7 +190,7 @@ static enum okv_status parse_pair(struct parser *parser, struct okv__gguf_pair *
 	if (status)
 		return status;
 	if (pair->key.size == 0)
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "a metadata key is empty");
+		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "a metadata key is empty" AGAIN);
 
 	struct okv__shown key = okv__show(pair->key);
 	uint32_t type = okv_read_u32(&parser->reader);
@@ -195,7 +198,7 @@ static enum okv_status parse_pair(struct parser *parser, struct okv__gguf_pair *
 	if (!parser->reader.ok)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", TRUNCATED, "the value of ", key.text);
 	if (type > OKV_GGUF_F64)
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "%s has the unknown metadata type %u",
+		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "%s has the unknown metadata type %u" AGAIN,
 				  key.text, type);
 	pair->type = (enum okv_gguf_type)type;
 	if (type == OKV_GGUF_ARRAY)
@@ -237,28 +240,29 @@ static enum okv_status parse_pairs(struct parser *parser)
 	for (size_t i = 1; i < gguf->pair_count; i++)
 		if (okv__bytes_compare(gguf->pair[i - 1].key, gguf->pair[i].key) == 0)
 			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-					  "the metadata key %s stands there twice", okv__show(gguf->pair[i].key).text);
+					  "the metadata key %s stands there twice" AGAIN,
+					  okv__show(gguf->pair[i].key).text);
 	return OKV_OK;
 }
 
 /* The two keys that say how the rest of the file is laid out. */
 static enum okv_status read_layout_keys(struct parser *parser)
 {
-	struct okv_reason ignored;
+	struct okv_reason wrong;
 	uint64_t shards;
 	enum okv_status status =
-		okv_gguf_uint(parser->gguf, "general.alignment", ALIGNMENT_MOST, &parser->alignment, parser->reason);
+		okv_gguf_uint(parser->gguf, "general.alignment", ALIGNMENT_MOST, &parser->alignment, &wrong);
 
 	if (status == OKV_ERR_ABSENT)
 		parser->alignment = ALIGNMENT_DEFAULT;
 	else if (status)
-		return status;
+		return okv_refuse(parser->reason, status, "model", "%s" AGAIN, wrong.text);
 	if (parser->alignment < ALIGNMENT_LEAST || (parser->alignment & (parser->alignment - 1)) != 0)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "general.alignment is %llu, not a power of two of %d to %d",
+				  "general.alignment is %llu, not a power of two of %d to %d" AGAIN,
 				  (unsigned long long)parser->alignment, ALIGNMENT_LEAST, ALIGNMENT_MOST);
 
-	status = okv_gguf_uint(parser->gguf, "split.count", UINT16_MAX, &shards, &ignored);
+	status = okv_gguf_uint(parser->gguf, "split.count", UINT16_MAX, &shards, &wrong);
 	if (status == OKV_ERR_ABSENT)
 		return OKV_OK;
 	if (status || shards > 1)
@@ -276,8 +280,8 @@ static enum okv_status measure_tensor(struct parser *parser, struct okv_gguf_ten
 
 	if (type >= kinds || !tensor_kinds[type].name)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "tensor %s has type %u, which is unknown or was removed from the format", name.text,
-				  type);
+				  "tensor %s has type %u, which is unknown or was removed from the format" AGAIN,
+				  name.text, type);
 	const struct tensor_kind *kind = &tensor_kinds[type];
 	if (kind->values == 0)
 		return okv_refuse(parser->reason, OKV_ERR_UNSUPPORTED, "model",
@@ -287,15 +291,15 @@ static enum okv_status measure_tensor(struct parser *parser, struct okv_gguf_ten
 	for (uint32_t i = 0; i < tensor->dimensions; i++)
 		if (tensor->extent[i] < 1 || __builtin_mul_overflow(values, tensor->extent[i], &values))
 			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-					  "tensor %s has an extent of 0 or more elements than can be counted",
+					  "tensor %s has an extent of 0 or more elements than can be counted" AGAIN,
 					  name.text);
 	if (tensor->extent[0] % kind->values != 0)
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "tensor %s has rows of %llu elements, not whole %s blocks of %u", name.text,
+				  "tensor %s has rows of %llu elements, not whole %s blocks of %u" AGAIN, name.text,
 				  (unsigned long long)tensor->extent[0], kind->name, kind->values);
 	if (__builtin_mul_overflow(values / kind->values, kind->bytes, &tensor->size))
 		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-				  "tensor %s has more bytes than can be counted", name.text);
+				  "tensor %s has more bytes than can be counted" AGAIN, name.text);
 	return OKV_OK;
 }
 
@@ -307,13 +311,13 @@ static enum okv_status parse_tensor(struct parser *parser, struct okv_gguf_tenso
 	if (status)
 		return status;
 	if (tensor->name.size == 0)
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "a tensor has no name");
+		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "a tensor has no name" AGAIN);
 
 	struct okv__shown name = okv__show(tensor->name);
 	tensor->dimensions = okv_read_u32(&parser->reader);
 	if (parser->reader.ok && (tensor->dimensions < 1 || tensor->dimensions > 4))
-		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "tensor %s has %u dimensions, not 1 to 4",
-				  name.text, tensor->dimensions);
+		return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
+				  "tensor %s has %u dimensions, not 1 to 4" AGAIN, name.text, tensor->dimensions);
 	for (uint32_t i = 0; i < 4; i++)
 		tensor->extent[i] = i < tensor->dimensions ? okv_read_u64(&parser->reader) : 1;
 	uint32_t type = okv_read_u32(&parser->reader);
@@ -349,7 +353,7 @@ static enum okv_status place_tensors(struct parser *parser, const uint64_t *offs
 
 		if (offsets[i] % parser->alignment != 0)
 			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
-					  "tensor %s lies at offset %llu, not a multiple of %llu", name.text,
+					  "tensor %s lies at offset %llu, not a multiple of %llu" AGAIN, name.text,
 					  (unsigned long long)offsets[i], (unsigned long long)parser->alignment);
 		if (offsets[i] > room || tensor->size > room - offsets[i])
 			return okv_refuse(
@@ -384,13 +388,13 @@ static enum okv_status check_overlaps_and_names(struct parser *parser)
 	qsort(tensor, count, sizeof(*tensor), compare_places);
 	for (size_t i = 1; i < count; i++)
 		if (tensor[i - 1].size > (uint64_t)(tensor[i].data - tensor[i - 1].data))
-			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "tensors %s and %s overlap",
+			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "tensors %s and %s overlap" AGAIN,
 					  okv__show(tensor[i - 1].name).text, okv__show(tensor[i].name).text);
 	qsort(tensor, count, sizeof(*tensor), compare_names);
 	for (size_t i = 1; i < count; i++)
 		if (okv__bytes_compare(tensor[i - 1].name, tensor[i].name) == 0)
-			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model", "the tensor %s stands there twice",
-					  okv__show(tensor[i].name).text);
+			return okv_refuse(parser->reason, OKV_ERR_INVALID, "model",
+					  "the tensor %s stands there twice" AGAIN, okv__show(tensor[i].name).text);
 	return OKV_OK;
 }
 

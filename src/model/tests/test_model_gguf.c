@@ -39,6 +39,23 @@ static enum okv_status parse(const struct gguf_builder *builder, struct okv_gguf
 }
 
 /* The file of `builder` must be refused with `status` and a text that holds `words`. */
+/* Every refusal ends by saying what to do. */
+static bool says_what_to_do(const char *text)
+{
+	static const char *const ends[] = {"fetch it again",
+					   "take another",
+					   "convert the model again",
+					   "requantise the model",
+					   "merge them with llama-gguf-split",
+					   "convert it to little-endian",
+					   "name a .gguf file"};
+
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+		if (strstr(text, ends[i]))
+			return true;
+	return false;
+}
+
 static void assert_refused(struct gguf_builder *builder, enum okv_status status, const char *words)
 {
 	struct okv_gguf *gguf = NULL;
@@ -48,6 +65,8 @@ static void assert_refused(struct gguf_builder *builder, enum okv_status status,
 	assert_null(gguf);
 	if (!strstr(reason.text, words))
 		fail_msg("\"%s\" does not say \"%s\"", reason.text, words);
+	if (!says_what_to_do(reason.text))
+		fail_msg("\"%s\" does not say what to do", reason.text);
 	gguf_builder_done(builder);
 }
 
