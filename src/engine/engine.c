@@ -293,11 +293,10 @@ static enum okv_status enqueue(struct okv_engine *engine, struct okv__lane *lane
 	pthread_mutex_lock(&engine->lock);
 	if (atomic_load(&engine->is_stopping)) {
 		status = okv_refuse(reason, OKV_ERR_CANCELLED, "engine", "the engine is stopping");
-	} else if (engine->waiting_count >= engine->options.queue_max) {
-		status = okv_refuse(reason, OKV_ERR_BUDGET, "queue", "%u requests are waiting already; try later",
-				    engine->waiting_count);
+	} else if (engine->lanes.size >= (size_t)engine->options.running_max + engine->options.queue_max) {
+		status = okv_refuse(reason, OKV_ERR_BUDGET, "queue", "%zu requests run or wait already; try later",
+				    engine->lanes.size);
 	} else {
-		engine->waiting_count++;
 		*ret_id = lane->id = engine->next_id++;
 		okv_map_insert(&engine->lanes, &lane->by_id, okv_mix64(lane->id));
 		okv_list_push_back(&engine->incoming, &lane->incoming);

@@ -83,11 +83,10 @@ struct okv_engine {
 	bool is_started;
 	int wake_fd; /* eventfd; readable when another thread wants the step thread */
 
-	pthread_mutex_t lock; /* the four below; never held while a sink, the graph or the source is called */
+	pthread_mutex_t lock; /* the three below; never held while a sink, the graph or the source is called */
 	struct okv_list incoming;
 	struct okv_map lanes;
 	uint64_t next_id;
-	uint32_t waiting_count; /* admitted, not computing yet */
 
 	atomic_bool is_stopping, is_forget_asked, is_cancel_asked; /* any thread sets, the step thread acts */
 };

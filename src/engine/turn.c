@@ -28,14 +28,6 @@ static uint64_t now_of(const struct okv_engine *engine)
 	return okv_clock_now(engine->options.clock);
 }
 
-static void count_waiting(struct okv_engine *engine, int change)
-{
-	pthread_mutex_lock(&engine->lock);
-	engine->waiting_count = (uint32_t)((int)engine->waiting_count + change);
-	pthread_mutex_unlock(&engine->lock);
-	okv_metric_add(engine->metrics.waiting, change);
-}
-
 static void take_incoming(struct okv_engine *engine)
 {
 	pthread_mutex_lock(&engine->lock);
@@ -97,7 +89,7 @@ static void end_lane(struct okv_engine *engine, struct okv__lane *lane, enum okv
 	if (end == OKV_END_CANCELLED)
 		okv_metric_add(engine->metrics.cancelled, 1);
 	if (lane->task.state == OKV__TASK_QUEUED)
-		count_waiting(engine, -1);
+		okv_metric_add(engine->metrics.waiting, -1);
 	else
 		okv_metric_add(engine->metrics.running, -1);
 
@@ -137,7 +129,7 @@ static void admit(struct okv_engine *engine, struct okv__lane *lane, uint64_t no
 		lane->usage.queued_ns = now_ns - lane->admitted_ns;
 		okv_metric_observe_ns(engine->metrics.queue, lane->usage.queued_ns);
 	}
-	count_waiting(engine, -1);
+	okv_metric_add(engine->metrics.waiting, -1);
 	okv_metric_add(engine->metrics.running, 1);
 }
 
@@ -158,7 +150,7 @@ static void act(struct okv_engine *engine)
 			okv__lane_release(engine, lane_of(task));
 			okv_metric_add(engine->metrics.restore_deadlines, 1);
 			okv_metric_add(engine->metrics.running, -1);
-			count_waiting(engine, 1);
+			okv_metric_add(engine->metrics.waiting, 1);
 			break;
 		case OKV__ACTION_END:
 			end_lane(engine, lane_of(task), OKV_END_CANCELLED);

@@ -245,7 +245,7 @@ static void a_full_queue_refuses_and_says_so(void **state)
 {
 	struct okv_model model = fake_model();
 	struct rig rig;
-	struct reply reply[4];
+	struct reply reply[5];
 	struct okv_request request;
 	struct okv_reason reason;
 	uint32_t prompt[8];
@@ -257,19 +257,21 @@ static void a_full_queue_refuses_and_says_so(void **state)
 	rig.options.running_max = 1;
 	rig.options.queue_max = 2;
 	rig_open(&rig);
-	for (unsigned i = 0; i < 2; i++) {
+	for (unsigned i = 0; i < 3; i++) { /* one that will run, though it does not yet, and two that wait */
 		request = request_of(prompt, 8, 50, &reply[i]);
 		admit_request(&rig, &request);
 	}
-	request = request_of(prompt, 8, 50, &reply[2]);
+	request = request_of(prompt, 8, 50, &reply[4]);
 	assert_int_equal(rig.driver.admit(rig.driver.context, &request, &id, &reason), OKV_ERR_BUDGET);
 	assert_string_equal(reason.field, "queue");
 	assert_int_equal(id, 0);
-	(void)okv__engine_turn(rig.engine); /* one runs now, so one more may wait */
+	(void)okv__engine_turn(rig.engine);
+	assert_int_equal(rig.driver.admit(rig.driver.context, &request, &id, &reason), OKV_ERR_BUDGET);
+	turn_until_over(&rig, &reply[0]);
 	request = request_of(prompt, 8, 50, &reply[3]);
 	admit_request(&rig, &request);
 	turn_until_over(&rig, &reply[3]);
-	assert_int_equal(reply[2].ends, 0);
+	assert_int_equal(reply[4].ends, 0);
 	assert_drained(&rig);
 	rig_close(&rig);
 }
