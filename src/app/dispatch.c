@@ -94,8 +94,8 @@ int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints
 		print_usage(complaints);
 		return OKV__EXIT_USAGE;
 	}
-	if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "-h") == 0 ||
-	    strcmp(arguments[1], "help") == 0) {
+	bool is_help = strcmp(arguments[1], "help") == 0;
+	if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "-h") == 0 || (is_help && count == 2)) {
 		print_usage(out);
 		return told(out, complaints);
 	}
@@ -103,8 +103,11 @@ int okv__dispatch(int count, char *const *arguments, FILE *out, FILE *complaints
 		fprintf(out, "orbitkv %s\n", OKV_VERSION);
 		return told(out, complaints);
 	}
+	const char *name = arguments[is_help ? 2 : 1];
+	char help[] = "--help", *const only_help[] = {help};
 	for (size_t i = 0; commands[i]; i++)
-		if (strcmp(arguments[1], commands[i]->name) == 0)
-			return run(commands[i], count - 2, arguments + 2, out, complaints);
-	return refuse_command(arguments[1], complaints);
+		if (strcmp(name, commands[i]->name) == 0)
+			return is_help ? run(commands[i], 1, only_help, out, complaints)
+				       : run(commands[i], count - 2, arguments + 2, out, complaints);
+	return refuse_command(name, complaints);
 }

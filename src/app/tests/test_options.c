@@ -334,6 +334,12 @@ static void the_first_word_chooses_the_command(void **state)
 	assert_non_null(strstr(complaints, "Usage"));
 	assert_int_equal(dispatch("genrate", NULL, out, complaints), 2);
 	assert_non_null(strstr(complaints, "did you mean 'generate'?"));
+	assert_int_equal(dispatch("help", NULL, out, complaints), 0);
+	assert_non_null(strstr(out, "Usage: orbitkv COMMAND"));
+	assert_int_equal(dispatch("help", "serve", out, complaints), 0);
+	assert_non_null(strstr(out, "orbitkv serve: "));
+	assert_int_equal(dispatch("help", "sreve", out, complaints), 2);
+	assert_non_null(strstr(complaints, "did you mean 'serve'?"));
 	assert_int_equal(dispatch("generate", "--help", out, complaints), 0);
 	assert_non_null(strstr(out, "--max-tokens N"));
 	assert_int_equal(dispatch("generate", "--max-token=3", out, complaints), 2);
