@@ -279,6 +279,7 @@ static void begin_body(struct okv_http_exchange *exchange)
 	if (exchange->head.expects_continue)
 		queue(exchange, proceed, sizeof(proceed) - 1);
 	exchange->state = OKV__HTTP_BODY;
+	exchange->body_seen = 0;
 	start_timer(exchange, exchange->server->options.stall_ns);
 }
 
@@ -365,7 +366,6 @@ static bool read_body(struct okv_http_exchange *exchange, struct evbuffer *input
 		}
 		if (exchange->body.failed) /* its size would stand still */
 			break;
-		start_timer(exchange, exchange->server->options.stall_ns);
 	}
 	dispatch(exchange);
 	return true;
@@ -475,6 +475,19 @@ static void on_sending_timer(struct okv_http_exchange *exchange)
 		die(exchange);
 }
 
+/* A body gains time by so much that came since, not by a byte now and then. */
+static void on_body_timer(struct okv_http_exchange *exchange)
+{
+	enum { GAIN_BYTES = 16 << 10 };
+
+	if (exchange->body.size - exchange->body_seen < GAIN_BYTES) {
+		refuse_request(exchange, 408, "the request did not arrive in time");
+		return;
+	}
+	exchange->body_seen = exchange->body.size;
+	start_timer(exchange, exchange->server->options.stall_ns);
+}
+
 static void on_timer(void *context)
 {
 	struct okv_http_exchange *exchange = context;
@@ -488,7 +501,7 @@ static void on_timer(void *context)
 			die(exchange);
 		break;
 	case OKV__HTTP_BODY:
-		refuse_request(exchange, 408, "the request did not arrive in time");
+		on_body_timer(exchange);
 		break;
 	case OKV__HTTP_ANSWERING:
 	case OKV__HTTP_FLUSHING:

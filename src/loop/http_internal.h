@@ -49,6 +49,7 @@ struct okv_http_exchange {
 	struct okv_http_chunked chunked;
 	struct okv_http_request request;
 	size_t head_seen; /* bytes of the input that hold no end of a head */
+	size_t body_seen; /* of the body, when its time was last counted from */
 
 	struct okv_buf answer_headers; /* owned */
 	bool is_started;	       /* the head of the answer is queued */

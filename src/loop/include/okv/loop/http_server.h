@@ -47,7 +47,7 @@ struct okv_http_options {
 	uint16_t port;	     /* 0: the system chooses */
 	size_t body_bytes_max;
 	unsigned connections_max;
-	uint64_t stall_ns; /* 0: 30 s. How long a request may stop arriving, or a client stop reading */
+	uint64_t stall_ns; /* 0: 30 s, for a head, each 16 KiB of a body at least, or a client that does not read */
 	uint64_t idle_ns;  /* 0: 75 s. How long a connection may stay open without a request */
 	void (*handle)(void *context, struct okv_http_exchange *exchange);
 	void *context; /* borrowed */
