@@ -89,12 +89,17 @@ static void publish_work(struct okv__job *job)
 		copy_block(publish->session, &publish->copy[i]);
 }
 
-/* The blocks are used now, and so are those of the same prefix that were published before. */
-static void end_publish(struct publish *publish)
+static void touch_prefix(struct publish *publish, const struct okv_hash *last)
 {
 	enum { MOST = 4096 }; /* a parent is what an engine or a peer says, so a chain may have no end */
 
-	okv_store_touch_chain(publish->session->manager->store, &publish->last, MOST);
+	okv_store_touch_chain(publish->session->manager->store, last, MOST);
+}
+
+/* The blocks are used now, and so are those of the same prefix that were published before. */
+static void end_publish(struct publish *publish)
+{
+	touch_prefix(publish, &publish->last);
 	reply_status(publish->session, &publish->request, publish->status, publish->leading);
 	free(publish);
 }
@@ -144,21 +149,24 @@ static struct okv_block_record record_of(const struct okv__session *session, con
 	};
 }
 
-/* Takes what is new; a block that is there, or is being written for another request, needs nothing. */
+/* Takes what is new. What is there, of the call and before it, is used now: it must not be evicted to make room. */
 static void reserve_new(struct publish *publish, const struct okv_ring_call *call)
 {
 	struct okv__session *session = publish->session;
 	struct okv_store *store = session->manager->store;
 
+	touch_prefix(publish, &call->blocks[0].parent);
 	for (uint32_t i = 0; i < call->request.count; i++) {
 		struct okv_block_record record = record_of(session, &call->blocks[i]);
 		struct okv_block *block;
 		enum okv_status status = okv_store_reserve(store, &record, OKV_CLASS_NORMAL, &block);
 
-		if (status == OKV_OK) {
+		if (status == OKV_ERR_EXISTS) {
+			(void)okv_store_find(store, &record.hash);
+		} else if (status == OKV_OK) {
 			publish->copy[publish->count++] =
 				(struct copy){.block = block, .arena_offset = call->blocks[i].arena_offset};
-		} else if (status != OKV_ERR_EXISTS) {
+		} else {
 			publish->status = status;
 			return;
 		}

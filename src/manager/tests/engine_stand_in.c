@@ -178,27 +178,35 @@ struct okv_ring_block engine_block(uint32_t seed, uint32_t i, const struct okv_h
 	return block;
 }
 
-uint32_t engine_send_chain(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t count)
+uint32_t engine_send_piece(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t first, uint32_t end)
 {
+	uint32_t count = end - first;
 	struct okv_ring_request request = {.op = op, .count = count};
 	struct okv_hash parent = {{0}};
 
+	for (uint32_t i = 0; i < first; i++)
+		parent = engine_block(seed, i, &parent).hash;
 	assert_true(okv_ring_client_take_slot(&engine->ring, &request.slot));
 	struct okv_ring_block *block = okv_ring_client_blocks(&engine->ring, request.slot);
 	uint32_t *tokens = (uint32_t *)(void *)(block + count);
 
-	for (uint32_t i = 0; i < count; i++) {
-		block[i] = engine_block(seed, i, &parent);
-		parent = block[i].hash;
+	for (uint32_t i = first; i < end; i++, block++) {
+		*block = engine_block(seed, i, &parent);
+		parent = block->hash;
 		if (op == OKV_RING_PUBLISH) {
 			memset(engine->arena.base + i * PAGE, engine_byte(seed, i), PAGE);
-			page_tokens(seed, i, tokens + i * TOKENS);
+			page_tokens(seed, i, tokens + request.tokens);
 			request.tokens += TOKENS;
 		}
 	}
 	okv_ring_client_send(&engine->ring, &request);
 	ring_bell(engine);
 	return request.slot;
+}
+
+uint32_t engine_send_chain(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t count)
+{
+	return engine_send_piece(engine, op, seed, 0, count);
 }
 
 struct okv_ring_reply engine_answer(struct engine *engine, uint32_t slot)

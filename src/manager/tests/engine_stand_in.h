@@ -56,6 +56,8 @@ bool engine_read_socket(struct engine *engine);
 
 /* Fills arena pages 0 .. count - 1 by `seed` and sends `count` chained blocks of it with the operation. */
 uint32_t engine_send_chain(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t count);
+/* The same with blocks first .. end - 1 of the chain alone. */
+uint32_t engine_send_piece(struct engine *engine, enum okv_ring_op op, uint32_t seed, uint32_t first, uint32_t end);
 uint32_t engine_send(struct engine *engine, struct okv_ring_request request);
 /* The answer to the request in `slot`, whose slot is given back. */
 struct okv_ring_reply engine_answer(struct engine *engine, uint32_t slot);

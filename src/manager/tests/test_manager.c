@@ -201,6 +201,26 @@ static void of_a_prefix_that_was_published_in_pieces_the_last_are_evicted_first(
 	stage_close(&stage);
 }
 
+static void room_for_new_blocks_is_not_made_of_those_before_them(void **state)
+{
+	(void)state;
+
+	for (uint32_t first = 0; first <= 10; first += 10) { /* what is there is in the call, or before it */
+		struct stage stage;
+		struct engine engine;
+
+		stage_open(&stage, MIB, NULL); /* 64 pages */
+		engine_attach(&stage, &engine, 0);
+		engine_chain(&engine, OKV_RING_PUBLISH, 1, 10);
+		engine_chain(&engine, OKV_RING_PUBLISH, 2, 54);
+		engine_answer(&engine, engine_send_piece(&engine, OKV_RING_PUBLISH, 1, first, 20));
+		assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 20).count, 20);
+		assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 2, 54).count, 44);
+		engine_drop(&engine);
+		stage_close(&stage);
+	}
+}
+
 static void the_pool_and_its_leases_are_shown_as_they_are(void **state)
 {
 	(void)state;
@@ -655,6 +675,7 @@ int main(void)
 		cmocka_unit_test(a_full_pool_of_pinned_blocks_takes_what_fits_and_says_so),
 		cmocka_unit_test(of_blocks_that_were_used_together_the_last_are_evicted_first),
 		cmocka_unit_test(of_a_prefix_that_was_published_in_pieces_the_last_are_evicted_first),
+		cmocka_unit_test(room_for_new_blocks_is_not_made_of_those_before_them),
 		cmocka_unit_test(the_pool_and_its_leases_are_shown_as_they_are),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
 		cmocka_unit_test(the_death_of_a_process_frees_what_it_was_reading),
