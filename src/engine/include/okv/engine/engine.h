@@ -44,7 +44,7 @@ struct okv_engine_options {
 	struct okv_metrics *metrics; /* borrowed; outlives the engine */
 };
 
-/* Everything but model, tokenizer and metrics: f16, pages of 16 tokens, 1 GiB, 32 + 256 requests, 40 ms, 3 s. */
+/* Everything but model, tokenizer and metrics: f16, pages of 16 tokens, 1 GiB, 32 + 256 requests, 40 ms, 4 s. */
 struct okv_engine_options okv_engine_options_default(void);
 
 OKV_MUST_CHECK enum okv_status okv_engine_create(const struct okv_engine_options *options,
