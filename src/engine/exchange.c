@@ -275,8 +275,10 @@ static uint64_t start_publish(struct okv_engine *engine, const struct okv__trans
 	return engine->source->publish(engine->source->context, engine->blocks, offer->count);
 }
 
-void okv__exchange_push(struct okv_engine *engine)
+bool okv__exchange_push(struct okv_engine *engine)
 {
+	bool is_any_dropped = false;
+
 	OKV_LIST_EACH_SAFE(at, &engine->offers)
 	{
 		struct okv__transfer *offer = transfer_of(at);
@@ -286,6 +288,7 @@ void okv__exchange_push(struct okv_engine *engine)
 			break; /* no free slot: the next completion brings one */
 		if (handle == 0) {
 			drop_offer(engine, offer);
+			is_any_dropped = true;
 			continue;
 		}
 		okv_list_remove(&offer->link);
@@ -294,8 +297,11 @@ void okv__exchange_push(struct okv_engine *engine)
 		submit(engine, offer, handle);
 	}
 	/* A cache that is slower than we are must not keep the arena from us: what waits is at most a quarter of it. */
-	while (engine->offer_pages > engine->pages.count / 4)
+	while (engine->offer_pages > engine->pages.count / 4) {
 		drop_offer(engine, transfer_of(engine->offers.prev));
+		is_any_dropped = true;
+	}
+	return is_any_dropped;
 }
 
 void okv__exchange_stop(struct okv_engine *engine)

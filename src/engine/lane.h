@@ -131,14 +131,14 @@ void okv__exchange_abandon(struct okv_engine *engine, struct okv__lane *lane);
 void okv__exchange_poll(struct okv_engine *engine);
 /* Offers the lane's full pages; a few are kept back until there are more, unless `flush`. */
 void okv__exchange_offer(struct okv_engine *engine, struct okv__lane *lane, bool flush);
-/* Starts the offers that wait, as far as the source takes them. */
-void okv__exchange_push(struct okv_engine *engine);
+/* Starts the offers that wait, as far as the source takes them. True if pages came free of dropped ones. */
+bool okv__exchange_push(struct okv_engine *engine);
 /* Asks the source to end everything early and forgets the transfers. Only when nothing is called afterwards. */
 void okv__exchange_stop(struct okv_engine *engine);
 
 /* turn.c */
 
-/* One turn of the step thread: true if there was something to compute. For the thread, and for tests without one. */
+/* One turn of the step thread: true if the next one may have work. For the thread, and for tests without one. */
 bool okv__engine_turn(struct okv_engine *engine);
 /* Makes a few pages resident ahead of their use; false if there are enough of them. */
 bool okv__engine_populate(struct okv_engine *engine);

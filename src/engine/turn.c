@@ -308,7 +308,8 @@ bool okv__engine_turn(struct okv_engine *engine)
 	is_busy = okv__scheduler_plan(&engine->scheduler) > 0;
 	if (is_busy)
 		step(engine);
-	okv__exchange_push(engine);
+	if (okv__exchange_push(engine))
+		is_busy = true; /* the head of the queue may wait for these pages, and nothing else would wake us */
 	show_pages(engine);
 	return is_busy;
 }

@@ -384,6 +384,29 @@ static void what_waits_to_be_published_is_at_most_a_quarter_of_the_arena(void **
 	assert_int_equal(s->source.published_blocks, 8 + 2);
 }
 
+/* Nothing else happens afterwards, so nobody would wake the thread. */
+static void a_lane_that_waits_for_pages_of_dropped_offers_is_asked_again_at_once(void **state)
+{
+	struct two_engines *s = *state;
+	uint32_t prompt[300];
+	struct reply cancelled;
+	struct okv_request request = request_of(prompt, 300, 1, &cancelled);
+
+	for (uint32_t i = 0; i < 300; i++)
+		prompt[i] = 1 + i * 11 % (FAKE_VOCABULARY - 1);
+	s->source.refuses_restores = s->source.refuses_publishes = true; /* as a source that is not attached */
+	admit_request(&s->second, &request);
+	assert_true(okv__engine_turn(s->second.engine)); /* ten of twenty-four pages, which are too few for an offer */
+	s->request = request_of(s->prompt, PROMPT, 200, &s->reply);
+	s->request.ignore_end = true;
+	admit_request(&s->second, &s->request);
+	s->second.driver.cancel(s->second.driver.context, cancelled.id);
+	while (!s->reply.ends)
+		assert_true(okv__engine_turn(s->second.engine));
+	assert_int_equal(cancelled.end, OKV_END_CANCELLED);
+	assert_drained(&s->second);
+}
+
 /* A check that can fail: one damaged byte of one restored block changes the answer. */
 static void a_damaged_block_would_change_the_answer(void **state)
 {
@@ -418,6 +441,7 @@ int main(void)
 		RIGGED(what_a_cancelled_prompt_computed_is_still_offered),
 		RIGGED(what_a_source_takes_at_once_may_be_more_than_a_quarter_of_the_arena),
 		RIGGED(what_waits_to_be_published_is_at_most_a_quarter_of_the_arena),
+		RIGGED(a_lane_that_waits_for_pages_of_dropped_offers_is_asked_again_at_once),
 		RIGGED(a_damaged_block_would_change_the_answer),
 	};
 
