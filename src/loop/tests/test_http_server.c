@@ -375,6 +375,16 @@ static void slow_requests_time_out_and_idle_connections_are_closed(void **state)
 	await_connections(fixture, 0);
 }
 
+/* More than a client may take, after what was sent has come. */
+static void let_time_pass(struct fixture *fixture)
+{
+	for (int turn = 0; turn < 400; turn++) {
+		okv_loop_turn(fixture->loop);
+		if (turn == 200)
+			fixture->now_ns += 31 * OKV_NS_PER_S;
+	}
+}
+
 static void a_large_body_may_take_its_time_as_long_as_it_goes_on(void **state)
 {
 	struct fixture *fixture = *state;
@@ -385,16 +395,35 @@ static void a_large_body_may_take_its_time_as_long_as_it_goes_on(void **state)
 	http_client_send_text(&client, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 36003\r\n\r\n");
 	for (int i = 0; i < 2; i++) {
 		http_client_send(&client, part, sizeof(part));
-		for (int turn = 0; turn < 200; turn++)
-			okv_loop_turn(fixture->loop);
-		fixture->now_ns += 31 * OKV_NS_PER_S;
-		for (int turn = 0; turn < 20; turn++)
-			okv_loop_turn(fixture->loop);
+		let_time_pass(fixture);
 		assert_int_equal(client.got.size, 0);
 	}
 	http_client_send_text(&client, "end");
 	await(&client, "xend");
 	http_client_done(&client);
+}
+
+static void a_body_that_stops_later_or_on_a_used_connection_times_out_too(void **state)
+{
+	struct fixture *fixture = *state;
+	struct http_client client = connected(fixture), other = connected(fixture);
+	static char part[18000];
+
+	memset(part, 'x', sizeof(part));
+	http_client_send_text(&client, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 36003\r\n\r\n");
+	http_client_send_text(&other, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 18002\r\n\r\n");
+	http_client_send(&client, part, sizeof(part));
+	http_client_send(&other, part, sizeof(part));
+	let_time_pass(fixture);
+	http_client_send(&client, part, sizeof(part) / 2); /* less than what gains time */
+	http_client_send_text(&other, "!\n");
+	await(&other, "x!\n");
+	http_client_send_text(&other, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab");
+	let_time_pass(fixture);
+	await(&client, "HTTP/1.1 408 ");
+	await(&other, "HTTP/1.1 408 ");
+	http_client_done(&client);
+	http_client_done(&other);
 }
 
 static void connections_beyond_the_limit_are_told_to_come_back(void **state)
@@ -601,6 +630,7 @@ int main(void)
 		SERVED(a_refused_body_may_go_on_being_sent_and_the_answer_is_still_read),
 		SERVED(slow_requests_time_out_and_idle_connections_are_closed),
 		SERVED(a_large_body_may_take_its_time_as_long_as_it_goes_on),
+		SERVED(a_body_that_stops_later_or_on_a_used_connection_times_out_too),
 		SERVED(connections_beyond_the_limit_are_told_to_come_back),
 		SERVED(what_is_sent_behind_a_running_request_is_left_in_the_socket),
 		SERVED(requests_left_in_the_socket_are_served_in_their_turn),
