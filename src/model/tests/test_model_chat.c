@@ -124,6 +124,23 @@ static void message_text_never_becomes_a_special_token(void **state)
 	done(&model);
 }
 
+static void the_message_with_an_unknown_role_is_named(void **state)
+{
+	(void)state;
+	struct fixture model = model_with(tiny_chat_template);
+	struct okv_chat_template chat_template;
+	struct okv_tokens tokens = {0};
+	struct okv_chat_message messages[] = {message("user", "x"), message("tool", "y")};
+	struct okv_reason reason;
+
+	assert_int_equal(okv_chat_template_read(model.gguf, model.tokenizer, &chat_template, NULL), OKV_OK);
+	assert_int_equal(okv_chat_render(&chat_template, model.tokenizer, messages, 2, &tokens, &reason),
+			 OKV_ERR_UNSUPPORTED);
+	assert_string_equal(reason.text, "messages[1].role is \"tool\"; it must be system, user or assistant");
+	okv_tokens_done(&tokens);
+	done(&model);
+}
+
 static void template_without_a_default_system_message_inserts_none(void **state)
 {
 	(void)state;
@@ -214,6 +231,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(prompts_equal_what_jinja2_renders),
 		cmocka_unit_test(message_text_never_becomes_a_special_token),
+		cmocka_unit_test(the_message_with_an_unknown_role_is_named),
 		cmocka_unit_test(template_without_a_default_system_message_inserts_none),
 		cmocka_unit_test(other_templates_are_refused_by_name_and_none_is_absent),
 		cmocka_unit_test(refused_messages_leave_the_prompt_as_it_was),
