@@ -318,18 +318,30 @@ static enum okv_status read_line(struct reader *reader, char *line, unsigned num
 	return option ? apply_key(reader, option, trim(value), number) : refuse_name(reader, key, strlen(key));
 }
 
+/* Like fgets(), which does not tell a NUL of the file from its own; *ret_is_text: the line is whole and holds none. */
+static bool next_line(FILE *file, char line[CONFIG_LINE_MAX], bool *ret_is_text)
+{
+	memset(line, '\n', CONFIG_LINE_MAX);
+	if (!fgets(line, CONFIG_LINE_MAX, file))
+		return false;
+	*ret_is_text =
+		memrchr(line, '\0', CONFIG_LINE_MAX) == line + strlen(line) && (strchr(line, '\n') || feof(file));
+	return true;
+}
+
 static enum okv_status read_config(struct reader *reader, const char *path)
 {
 	char line[CONFIG_LINE_MAX];
 	enum okv_status status = OKV_OK;
+	bool is_text;
 	FILE *file = fopen(path, "re");
 
 	if (!file)
 		return okv_refuse(reader->reason, okv_status_from_errno(errno), "config", "%s: %s", path,
 				  strerror(errno));
-	for (unsigned number = 1; status == OKV_OK && fgets(line, sizeof(line), file); number++) {
+	for (unsigned number = 1; status == OKV_OK && next_line(file, line, &is_text); number++) {
 		snprintf(reader->where, sizeof(reader->where), "%.60s, line %u: ", path, number);
-		if (!strchr(line, '\n') && !feof(file))
+		if (!is_text)
 			status = okv_refuse(reader->reason, OKV_ERR_INVALID, "config",
 					    "%sthe line is too long or holds a NUL; name a text file", reader->where);
 		else

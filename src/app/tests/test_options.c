@@ -200,8 +200,7 @@ static void flags_win_over_the_file_and_the_file_over_defaults(void **state)
 	char path[32], count[] = "--count=4", peer[] = "--peer=mine";
 
 	(void)state;
-	write_file(path,
-		   "# a comment\n\n  name = from file  # and another\ncount=7\nloud = true\npeer = a\npeer = b\n");
+	write_file(path, "# a comment\n\n  name = from file  # and another\ncount=7\nloud = true\npeer = a\npeer = b");
 	assert_int_equal(READ(&settings, &asked, &reason, count, word_config, path, peer), OKV_OK);
 	assert_string_equal(settings.name, "from file");
 	assert_int_equal(settings.count, 4);
@@ -247,24 +246,25 @@ static void a_bad_file_is_refused_with_its_line(void **state)
 static void a_nul_in_a_file_is_refused(void **state)
 {
 	static const char text[] = "count = 3\nname = x\0y\n";
-	char path[32] = "okv-options-XXXXXX", zero[] = "/dev/zero";
-	char *paths[] = {path, zero};
-	int fd = mkstemp(path);
+	const size_t sizes[] = {sizeof(text) - 1, sizeof(text) - 2, 0}; /* less the newline; 0: /dev/zero */
 
 	(void)state;
-	assert_int_equal(write(fd, text, sizeof(text) - 1), sizeof(text) - 1);
-	close(fd);
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < 3; i++) {
+		char path[32] = "okv-options-XXXXXX", zero[] = "/dev/zero";
 		struct settings settings;
 		struct okv_reason reason = {.field = ""};
 		enum okv__asked asked;
+		int fd = mkstemp(path);
 
-		assert_int_equal(READ(&settings, &asked, &reason, word_config, paths[i]), OKV_ERR_INVALID);
-		assert_non_null(strstr(reason.text, i == 0 ? "line 2: " : "line 1: "));
+		assert_int_equal(write(fd, text, sizes[i]), sizes[i]);
+		close(fd);
+		assert_int_equal(READ(&settings, &asked, &reason, word_config, sizes[i] ? path : zero),
+				 OKV_ERR_INVALID);
+		assert_non_null(strstr(reason.text, sizes[i] ? "line 2: " : "line 1: "));
 		assert_non_null(strstr(reason.text, "too long or holds a NUL"));
 		okv__options_done(&command, &settings);
+		unlink(path);
 	}
-	unlink(path);
 }
 
 static void a_line_that_is_too_long_is_refused(void **state)
