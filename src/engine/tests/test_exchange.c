@@ -384,6 +384,28 @@ static void what_waits_to_be_published_is_at_most_a_quarter_of_the_arena(void **
 	assert_int_equal(s->source.published_blocks, 8 + 2);
 }
 
+static void of_what_waits_to_be_published_the_last_is_dropped(void **state)
+{
+	struct two_engines *s = *state;
+
+	s->source.holds_publishes = true;
+	ask_second(s);
+	turn_until_over(&s->second, &s->reply);
+	(void)okv__engine_turn(s->second.engine);
+	s->source.refuses_publishes = true; /* as a source whose slots are all taken */
+	for (unsigned i = 0; i < 2; i++)    /* four pages, and the four after them */
+		cancel_after_a_chunk(s, 200, 160 * OKV_NS_PER_MS / 64);
+	assert_int_equal(counter_of(&s->second, "orbitkv_engine_publish_failures_total", ""), 1);
+	assert_int_equal(gauge_of(&s->second, "orbitkv_engine_unpublished_pages", ""), 2 + 4);
+	s->source.holds_publishes = s->source.refuses_publishes = false;
+	(void)okv__engine_turn(s->second.engine);
+	assert_drained(&s->second);
+	assert_int_equal(s->source.published_blocks, 8 + 2 + 4);
+	okv_engine_forget(s->second.engine);
+	cancel_after_a_chunk(s, 200, 160 * OKV_NS_PER_MS / 64);
+	assert_int_equal(s->reply.usage.restored_tokens, 64);
+}
+
 /* Nothing else happens afterwards, so nobody would wake the thread. */
 static void a_lane_that_waits_for_pages_of_dropped_offers_is_asked_again_at_once(void **state)
 {
@@ -441,6 +463,7 @@ int main(void)
 		RIGGED(what_a_cancelled_prompt_computed_is_still_offered),
 		RIGGED(what_a_source_takes_at_once_may_be_more_than_a_quarter_of_the_arena),
 		RIGGED(what_waits_to_be_published_is_at_most_a_quarter_of_the_arena),
+		RIGGED(of_what_waits_to_be_published_the_last_is_dropped),
 		RIGGED(a_lane_that_waits_for_pages_of_dropped_offers_is_asked_again_at_once),
 		RIGGED(a_damaged_block_would_change_the_answer),
 	};
