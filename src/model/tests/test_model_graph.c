@@ -568,7 +568,7 @@ static void the_loader_names_what_it_refuses(void **state)
 		{{.extra_tensor = "blk.7.ffn_norm.weight"}, OKV_ERR_UNSUPPORTED, "blk.7.ffn_norm.weight"},
 		{{.scaling = "yarn"}, OKV_ERR_UNSUPPORTED, "yarn"},
 		{{.scaling = "none"}, OKV_OK, ""},
-		{{.ffn_extent = 96}, OKV_ERR_INVALID, "ffn_gate"},
+		{{.ffn_extent = 96}, OKV_ERR_INVALID, "ffn_gate.weight is 32 x 96 where the model needs 32 x 64"},
 		{{.embedding_width = 64}, OKV_ERR_INVALID, "is 64 x 40 where the model needs 32 x the vocabulary"},
 		{{.norm_is_f16 = true}, OKV_ERR_UNSUPPORTED, "F32"},
 		{{.number_key = "llama.block_count", .number = 0}, OKV_ERR_INVALID, "llama.block_count"},
