@@ -286,6 +286,17 @@ static bool message_came(void *context, const struct okv_peer_message *message)
 	return goes_on;
 }
 
+/* The last is the first to be evicted, and those before the first are used now, too: the reader has them itself. */
+static void unpin(struct okv_store *store, const struct okv_source_hold *hold)
+{
+	const struct okv_block *first = hold->block[0];
+	const struct okv_hash before = first->record.parent;
+
+	for (uint16_t i = hold->count; i-- > 0;)
+		okv_store_unpin(store, hold->block[i]);
+	okv_store_touch_chain(store, &before);
+}
+
 void okv__peers_act_source(struct okv_peers *peers)
 {
 	struct okv_source_action action;
@@ -297,8 +308,7 @@ void okv__peers_act_source(struct okv_peers *peers)
 			okv_mover_grant_end(peers->mover, hold->grant_id);
 			continue;
 		}
-		for (uint16_t i = hold->count; i-- > 0;) /* the last is the first to be evicted */
-			okv_store_unpin(peers->store, hold->block[i]);
+		unpin(peers->store, hold);
 		if (hold->reply.connection)
 			send_released(hold->reply.connection, hold->reply.request_id, OKV_PEER_GRANTED, hold->count);
 		okv_source_hold_free(hold);

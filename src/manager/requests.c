@@ -7,12 +7,19 @@
 
 /* ---- what a lease holds ---- */
 
-/* The last block first, so that it is the first to be evicted: without the first one the others are of no use. */
+/* The last block first, so that it is the first to be evicted, and those before the first are used now, too: the engine
+ * has them itself. */
 static void free_held(struct okv_manager *manager, struct okv__held *held)
 {
-	for (uint32_t i = held->wanted; i-- > 0;)
-		if (held->block[i])
-			okv_store_unpin(manager->store, held->block[i]);
+	struct okv_hash before = {{0}};
+
+	for (uint32_t i = held->wanted; i-- > 0;) {
+		if (!held->block[i])
+			continue;
+		before = held->block[i]->record.parent;
+		okv_store_unpin(manager->store, held->block[i]);
+	}
+	okv_store_touch_chain(manager->store, &before);
 	free(held->block);
 	free(held->is_remote);
 	free(held->missing);
@@ -89,17 +96,10 @@ static void publish_work(struct okv__job *job)
 		copy_block(publish->session, &publish->copy[i]);
 }
 
-static void touch_prefix(struct publish *publish, const struct okv_hash *last)
-{
-	enum { MOST = 4096 }; /* a parent is what an engine or a peer says, so a chain may have no end */
-
-	okv_store_touch_chain(publish->session->manager->store, last, MOST);
-}
-
 /* The blocks are used now, and so are those of the same prefix that were published before. */
 static void end_publish(struct publish *publish)
 {
-	touch_prefix(publish, &publish->last);
+	okv_store_touch_chain(publish->session->manager->store, &publish->last);
 	reply_status(publish->session, &publish->request, publish->status, publish->leading);
 	free(publish);
 }
@@ -155,7 +155,7 @@ static void reserve_new(struct publish *publish, const struct okv_ring_call *cal
 	struct okv__session *session = publish->session;
 	struct okv_store *store = session->manager->store;
 
-	touch_prefix(publish, &call->blocks[0].parent);
+	okv_store_touch_chain(store, &call->blocks[0].parent);
 	for (uint32_t i = 0; i < call->request.count; i++) {
 		struct okv_block_record record = record_of(session, &call->blocks[i]);
 		struct okv_block *block;
@@ -243,7 +243,7 @@ static void keep_leading(struct okv_manager *manager, struct okv__held *held)
 {
 	while (held->count < held->wanted && held->block[held->count])
 		held->count++;
-	for (uint32_t i = held->count; i < held->wanted; i++) {
+	for (uint32_t i = held->wanted; i-- > held->count;) {
 		if (held->block[i])
 			okv_store_unpin(manager->store, held->block[i]);
 		held->block[i] = NULL;

@@ -320,9 +320,11 @@ struct okv_block *okv_store_find(struct okv_store *store, const struct okv_hash 
 	return public;
 }
 
-void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last, uint32_t most)
+void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last)
 {
-	for (; most > 0; most--) {
+	enum { MOST = 4096 };
+
+	for (int i = 0; i < MOST; i++) {
 		struct okv_block *block = okv_store_find(store, last);
 
 		if (!block)

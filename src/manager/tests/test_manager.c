@@ -221,6 +221,25 @@ static void room_for_new_blocks_is_not_made_of_those_before_them(void **state)
 	}
 }
 
+static void who_reads_the_end_of_a_prefix_uses_its_beginning(void **state)
+{
+	(void)state;
+	struct stage stage;
+	struct engine engine;
+
+	stage_open(&stage, MIB, NULL); /* 64 pages */
+	engine_attach(&stage, &engine, 0);
+	engine_chain(&engine, OKV_RING_PUBLISH, 1, 20);
+	engine_chain(&engine, OKV_RING_PUBLISH, 2, 30);
+	uint64_t lease = engine_answer(&engine, engine_send_piece(&engine, OKV_RING_PREPARE, 1, 10, 20)).lease;
+	engine_lease(&engine, OKV_RING_RELEASE, lease);
+	engine_chain(&engine, OKV_RING_PUBLISH, 3, 40);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 1, 20).count, 20);
+	assert_int_equal(engine_chain(&engine, OKV_RING_QUERY, 2, 30).count, 4);
+	engine_drop(&engine);
+	stage_close(&stage);
+}
+
 static void the_pool_and_its_leases_are_shown_as_they_are(void **state)
 {
 	(void)state;
@@ -676,6 +695,7 @@ int main(void)
 		cmocka_unit_test(of_blocks_that_were_used_together_the_last_are_evicted_first),
 		cmocka_unit_test(of_a_prefix_that_was_published_in_pieces_the_last_are_evicted_first),
 		cmocka_unit_test(room_for_new_blocks_is_not_made_of_those_before_them),
+		cmocka_unit_test(who_reads_the_end_of_a_prefix_uses_its_beginning),
 		cmocka_unit_test(the_pool_and_its_leases_are_shown_as_they_are),
 		cmocka_unit_test(a_closed_socket_of_a_live_process_keeps_its_pins_until_it_disclaims_them),
 		cmocka_unit_test(the_death_of_a_process_frees_what_it_was_reading),

@@ -474,6 +474,48 @@ static void of_blocks_that_a_peer_has_read_the_last_are_evicted_first(void **sta
 	pair_close(&pair);
 }
 
+struct piece {
+	struct okv_store *store;
+	bool is_done;
+};
+
+static void piece_came(void *context, enum okv_status status, struct okv_block *const *blocks, uint32_t count,
+		       uint64_t remote_bytes)
+{
+	struct piece *piece = context;
+
+	(void)remote_bytes;
+	assert_int_equal(status, OKV_OK);
+	for (uint32_t i = 0; i < count; i++)
+		okv_store_unpin(piece->store, blocks[i]);
+	piece->is_done = true;
+}
+
+static void a_peer_that_reads_the_end_of_a_prefix_uses_its_beginning(void **state)
+{
+	(void)state;
+	struct pair pair;
+	struct okv_materialisation_key key = test_key();
+	struct okv_block_record end[10];
+
+	pair_open(&pair, "", 3000);
+	put_chain(&pair.source, 1, 20);
+	for (uint32_t seed = 2; seed < 5; seed++)
+		put_chain(&pair.source, seed, CHAIN_BLOCKS_MAX);
+	for (uint32_t i = 0; i < 10; i++)
+		end[i] = chain_record(1, 10 + i);
+	struct piece piece = {.store = pair.reader.store};
+	assert_true(okv__peers_fetch(pair.reader.peers, &key, end, 10, piece_came, &piece) != 0);
+	UNTIL(pair.loop, piece.is_done && is_quiet(&pair.source));
+	put_chain(&pair.source, 5, (64 << 20) / BLOCK_BYTES - 3 * CHAIN_BLOCKS_MAX - 15); /* five must go */
+	for (uint32_t i = 0; i < 20; i++) {
+		struct okv_hash hash = chain_record(1, i).hash;
+
+		assert_non_null(okv_store_peek(pair.source.store, &hash));
+	}
+	pair_close(&pair);
+}
+
 static void a_block_published_here_during_the_read_is_kept_and_the_rest_comes(void **state)
 {
 	(void)state;
@@ -832,6 +874,7 @@ int main(void)
 		cmocka_unit_test(a_block_that_was_replaced_meanwhile_is_not_read),
 		cmocka_unit_test(a_cleanup_at_the_source_during_the_read_leaves_what_is_read),
 		cmocka_unit_test(of_blocks_that_a_peer_has_read_the_last_are_evicted_first),
+		cmocka_unit_test(a_peer_that_reads_the_end_of_a_prefix_uses_its_beginning),
 		cmocka_unit_test(a_block_published_here_during_the_read_is_kept_and_the_rest_comes),
 		cmocka_unit_test(a_pool_that_is_full_of_pins_is_a_miss),
 		cmocka_unit_test(a_reader_that_shuts_down_in_the_middle_drains_both_sides),

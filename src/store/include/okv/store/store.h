@@ -114,10 +114,11 @@ bool okv_block_is_incoming(const struct okv_block *block);
 /* Finds a RESIDENT block and makes it most recently used; NULL if there is none. Takes no pin. */
 struct okv_block *okv_store_find(struct okv_store *store, const struct okv_hash *hash);
 /*
- * Does so with a block, then with its parent, and so on while they are RESIDENT, at most `most` in all: a block is of
- * no use without those before it, so of a chain the last must be the first to be evicted.
+ * Does so with a block, then with its parent, and so on while they are RESIDENT: a block is of no use without those
+ * before it, so of a prefix the last must be the first to be evicted. It ends after 4,096 of them, since a parent is
+ * what an engine or a peer says, and a chain may have no end.
  */
-void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last, uint32_t most);
+void okv_store_touch_chain(struct okv_store *store, const struct okv_hash *last);
 /* Finds without touching the order: for answers to others. */
 struct okv_block *okv_store_peek(struct okv_store *store, const struct okv_hash *hash);
 
