@@ -288,7 +288,7 @@ static const struct okv__option options[] = {
 	 1024},
 	{"max-running", OKV__OPTION_INTEGER, FIELD(max_running), "N", "32", "Requests that compute together.", 1, 255},
 	{"max-queue", OKV__OPTION_INTEGER, FIELD(max_queue), "N", "256",
-	 "Requests that wait; further ones are answered with 429.", 1, 100000},
+	 "Requests admitted beside --max-running; further ones are answered with 429.", 1, 100000},
 	{"restore-deadline-ms", OKV__OPTION_INTEGER, FIELD(restore_deadline_ms), "MS", "4000",
 	 "A restore that takes longer is given up whole and recomputed; longer than the manager's --peer-deadline-ms.",
 	 1, 600000},
